@@ -284,7 +284,7 @@ def test_folds_and_units_may_have_names():
     for found in (table, named):
         dataset = found.set_index(list(COLUMNS[:4]))
         assert dataset.index.is_unique
-    by_file = pcv.pipeline.data.log_lik.of_table(named, "x.csv")
+    by_file = pcv.pipeline.data.log_lik.from_table(named, "x.csv")
     assert by_file.names == ["c", "a", "b"]
     assert by_file.units[1] == ["v", "w", "x"]
     names = ["fold c", "fold a", "fold b"]
@@ -330,7 +330,7 @@ def changed(place, value):
         ),
         (
             ("[DRAWS[k] for k in (1, 0, 2)]", "OF_R"),
-            "fold 'fold 1' tests 2 units, but has log likelihoods of 3",
+            "fold_log_lik: fold 'fold 1' tests 2 units, but has log likelihoods of 3",
         ),
         (
             ("[x[0] for x in DRAWS]", "OF_R"),

@@ -820,7 +820,7 @@ def same(data, scale=5.0):
         checked = xr.Dataset(
             {"batch_check": ("size", [share]), "n_draws": ("fold", [draws, 5])},
             {"size": [size]},
-            {"batch_inflation": inflation, "batch_size": size, "imported": 0},
+            {"batch_inflation": inflation, "batch_size": size, "log_lik_alone": 0},
         )
         diagnosing._warn_of_short_batches(checked, job.monitor_of("diagnose"))
         expected = {

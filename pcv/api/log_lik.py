@@ -30,7 +30,7 @@ from pcv.pipeline.config import DataConfig
 from pcv.pipeline.config.reading import validated
 from pcv.pipeline.data import log_lik as reading
 from pcv.pipeline.data import matching, tables
-from pcv.pipeline.data.log_lik import Given
+from pcv.pipeline.data.log_lik import RawLogLik
 
 
 def from_log_lik(
@@ -52,7 +52,7 @@ def from_log_lik(
 
     The same draws give the same estimates, errors and diagnostics as in `cross_validate`. With
     `full`, folds without a gap are estimated from both sides, by Bennett's acceptance ratio; its
-    shift is found from these draws, where `cross_validate` uses those of its warmup, so that such
+    shift is raw from these draws, where `cross_validate` uses those of its warmup, so that such
     estimates agree to much less than their MCSE.
 
     Args:
@@ -91,18 +91,18 @@ def from_log_lik(
     """
     check_joint(joint)
     with in_python():
-        found = reading.given(fold_log_lik, full, outcome)
-        units, observed = _units(found, folds, data, outcome)
+        raw = reading.collect(fold_log_lik, full, outcome)
+        units, observed = _units(raw, folds, data, outcome)
         index = {name: i for i, name in enumerate(units["unit"].values.tolist())}
-        folds = matching.derived(found, index) if folds is None else folds
+        folds = matching.make_folds(raw, index) if folds is None else folds
         settings, layout = _laid_out(folds, units, observed, outcome, estimator, seed)
         build = partial(no_model, "model")
         problem = Problem("model", build, units, outcome, layout, seed=seed)
-        log_lik = matching.matched(found, problem.folds, index)
-        fit = core.as_fit(problem, log_lik.full)
+        log_lik = matching.match_folds(raw, problem.folds, index)
+        fit = core.import_fit(problem, log_lik.full)
         monitor = TO_LOG.only_warnings().of("from_log_lik")
-        warmup = core.as_warmup(problem, log_lik, fit, settings, monitor)
-        samples = core.as_samples(problem, log_lik, warmup)
+        warmup = core.import_warmup(problem, log_lik, fit, settings, monitor)
+        samples = core.import_samples(problem, log_lik, warmup)
         made_of = fit, warmup, [samples], settings.without_model
         diagnosed = diagnose(problem, *made_of, monitor).to_dataset()
         result = Result(fit, diagnosed, xr.Dataset(), None, fit.attrs["marks"])
@@ -113,7 +113,7 @@ def from_log_lik(
 
 
 def _units(
-    found: Given, folds: Any, data: Any, outcome: str
+    raw: RawLogLik, folds: Any, data: Any, outcome: str
 ) -> tuple[xr.Dataset, Observations | None]:
     """The data by unit, or else the units alone; and the rows of the data."""
     if data is not None:
@@ -122,10 +122,10 @@ def _units(
         settings = DataConfig(file=f"{OBJECT}table", outcome=outcome)
         return tables.make_data(table, arrays, settings, "data"), observed
     if folds is None:
-        return xr.Dataset(coords={"unit": list(matching.numbers_of(found))}), None
+        return xr.Dataset(coords={"unit": list(matching.index_units(raw))}), None
     number = folds.num_units if isinstance(folds, Folds) else None
-    if number is None and found.full is not None:
-        number = found.full.shape[2]
+    if number is None and raw.full is not None:
+        number = raw.full.shape[2]
     if number is None and isinstance(folds, Folds):
         number = int(max(folds.test.max() + 1, folds.held_out.max()))
     if number is None:

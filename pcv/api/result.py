@@ -227,7 +227,7 @@ class CV:
         """Draws of variables in every fold."""
         from pcv.core.parameters import parameter_draws
 
-        if self.diagnostics.attrs.get("imported"):
+        if self.diagnostics.attrs.get("log_lik_alone"):
             raise PcvError(f"fold_summary: {predicted.LOG_LIK_ALONE}")
         if self.problem is None:
             raise PcvError(

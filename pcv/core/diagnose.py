@@ -168,7 +168,7 @@ def _warn_of_short_batches(diagnosed: xr.Dataset, monitor: Monitor) -> None:
     """Warn of correlated batches; single batches of independent chains are never correlated."""
     size, advice = diagnosed.attrs["batch_size"], "use longer batches (cv.batch_size)"
     more = f"{advice} and more draws"
-    if diagnosed.attrs["imported"]:
+    if diagnosed.attrs["log_lik_alone"]:
         advice = more = "make more draws, and thin them"
     share = float(diagnosed["batch_check"].sel(size=size)) if "batch_check" in diagnosed else 1.0
     several = bool((diagnosed["n_draws"] > size).any())

@@ -118,7 +118,7 @@ def tree(
             {"param": names},
             {name: getattr(fit, name) for name in OF_FIT},
         ),
-        "checks": checks_group(checks, names),
+        "checks": group_checks(checks, names),
     }
     if shown.log_lik is not None:
         groups["log_likelihood"] = xr.Dataset(
@@ -128,7 +128,7 @@ def tree(
     return xr.DataTree.from_dict({name: storable(group) for name, group in groups.items()})
 
 
-def checks_group(checks: Checks, names: Sequence[str]) -> xr.Dataset:
+def group_checks(checks: Checks, names: Sequence[str]) -> xr.Dataset:
     """The group ``checks`` of a fit.
 
     Args:

@@ -1,6 +1,6 @@
 """Log likelihoods of folds that were made elsewhere, in place of a model's fit, warmup and samples.
 
-    LogLik ─▶ as_fit ─▶ as_warmup ─▶ as_samples ─▶ `pcv.core.diagnose.diagnose`
+    LogLik ─▶ import_fit ─▶ import_warmup ─▶ import_samples ─▶ `pcv.core.diagnose.diagnose`
 
 No model is needed, and no formula is new: batches are summed by `pcv.analysis.diagnostics`, and the
 other side of folds is found as warmup finds it where scores are sums of units' log likelihoods.
@@ -45,9 +45,8 @@ class LogLik(NamedTuple):
     """of all units, at draws of the full-data posterior; None: unknown"""
 
 
-def as_fit(problem: Problem, full: Float[np.ndarray, "chain draw unit"] | None) -> xr.DataTree:
-    """What is known of the full-data fit: its log likelihoods, and whether its chains agree on
-    them.
+def import_fit(problem: Problem, full: Float[np.ndarray, "chain draw unit"] | None) -> xr.DataTree:
+    """Take log likelihoods for the full-data fit, and check whether its chains agree on them.
 
     Args:
         problem: the data.
@@ -59,7 +58,7 @@ def as_fit(problem: Problem, full: Float[np.ndarray, "chain draw unit"] | None) 
     """
     parts = {"sample_stats": xr.Dataset()}
     checks = Checks(np.empty(0), np.empty(0), np.full(1, np.nan), 0, [], [UNKNOWN])
-    names: list[str] = []
+    names = np.empty(0, str)
     if full is not None:
         index = dict(zip(("chain", "draw"), map(np.arange, full.shape)))
         dims, units = ("chain", "draw", "unit"), problem.data["unit"].values
@@ -67,11 +66,11 @@ def as_fit(problem: Problem, full: Float[np.ndarray, "chain draw unit"] | None) 
         parts |= {"sample_stats": xr.Dataset(coords=index), "log_likelihood": storable(terms)}
         varies = np.ptp(full, axis=(0, 1)) > 0
         if varies.any():
-            checks = _checks(full[..., varies], names := units[varies].tolist())
+            names = np.array([f"log_lik[{unit}]" for unit in units[varies]])
+            checks = _check(full[..., varies], names.tolist())
     if problem.outcome in problem.data:
         parts["observed_data"] = storable(problem.data[[problem.outcome]].drop_attrs())
-    named = [f"log_lik[{name}]" for name in names]
-    parts["checks"] = groups.checks_group(checks, named).assign(divergences=np.nan)
+    parts["checks"] = groups.group_checks(checks, names.tolist()).assign(divergences=np.nan)
     tree = xr.DataTree.from_dict(parts)
     tree.attrs["marks"] = [
         f"full-data fit of '{problem.name}' is bad: {x}" for x in checks.problems
@@ -79,15 +78,15 @@ def as_fit(problem: Problem, full: Float[np.ndarray, "chain draw unit"] | None) 
     return tree
 
 
-def _checks(full: Float[np.ndarray, "chain draw unit"], names: list[str]) -> Checks:
-    """Checks of the full-data log likelihoods, as of parameters."""
+def _check(full: Float[np.ndarray, "chain draw unit"], names: list[str]) -> Checks:
+    """Check full-data log likelihoods as parameters are checked."""
     lp = full.sum(-1)
     unknown, steps, none = np.full(lp.shape, np.nan), np.zeros(lp.shape, int), np.zeros(lp.shape)
     draws = Draws(full, lp, unknown, none + 1, steps, none.astype(bool))
-    return fit_checks.check(draws, [f"log_lik[{name}]" for name in names])
+    return fit_checks.check(draws, names)
 
 
-def as_warmup(
+def import_warmup(
     problem: Problem,
     log_lik: LogLik,
     fit: xr.DataTree,
@@ -95,12 +94,12 @@ def as_warmup(
     monitor: Monitor,
     folds: Folds | None = None,
 ) -> xr.Dataset:
-    """What a warmup would know of folds: the other side of those without a gap.
+    """Find what a warmup would know of folds: the other side of those without a gap.
 
     Args:
         problem: with all folds.
         log_lik: of all folds and, perhaps, the full data.
-        fit: of `as_fit`.
+        fit: of `import_fit`.
         settings: says whether both sides are used.
         monitor: is asked whether to stop.
         folds: some of the folds; None: all.
@@ -110,7 +109,7 @@ def as_warmup(
     known = samples.one_side(len(folds.id), slots)
     two_sided = settings.estimator == "two_sided" and log_lik.full is not None
     if two_sided and not groups.has_few_draws(fit):
-        own = _of(log_lik, problem, folds)
+        own = _select(log_lik, problem, folds)
         fewest = min(PILOT, *(x.shape[1] for x in own))
         each = [np.linspace(0, x.shape[1] - 1, fewest).round().astype(int) for x in own]
         pilot = np.stack([x[:, some].sum(-1) for x, some in zip(own, each)])
@@ -131,22 +130,22 @@ def as_warmup(
         "outcome": problem.outcome,
         "superchains": 0,
         "given_tested": 0,
-        "imported": 1,
+        "log_lik_alone": 1,
         "full_draws": full_draws,
     }
     return xr.Dataset(known, {"fold": folds.id}, attributes)
 
 
-def as_samples(problem: Problem, log_lik: LogLik, warmup: xr.Dataset) -> xr.Dataset:
-    """Sums of the folds' scores over batches of draws, as `pcv.analysis.samples` describes them.
+def import_samples(problem: Problem, log_lik: LogLik, warmup: xr.Dataset) -> xr.Dataset:
+    """Sum the folds' scores over batches of draws, as `pcv.analysis.samples` describes it.
 
     Args:
         problem: with all folds.
         log_lik: of all folds.
-        warmup: of `as_warmup`, for the folds.
+        warmup: of `import_warmup`, for the folds.
     """
     folds = problem.named(warmup["fold"].values)
-    own = _of(log_lik, problem, folds)
+    own = _select(log_lik, problem, folds)
     lengths, slots = np.array([x.shape[1] for x in own]), folds.test.shape[1]
     most = max(len(_batches(n)) for n in lengths.tolist())
     parts = []
@@ -174,11 +173,10 @@ def as_samples(problem: Problem, log_lik: LogLik, warmup: xr.Dataset) -> xr.Data
 
 
 def _batches(draws: int) -> list[np.ndarray]:
-    """The draws of each batch: as many in each where their number allows, else nearly so."""
-    size = batch_size_of(draws)
-    number = (
-        draws // size if size >= min(SHORTEST, draws // 2) else max(-(-draws // MOST_PER_BATCH), 2)
-    )
+    """Split draws into batches: equally long ones where their number allows, else nearly so."""
+    size, number = batch_size_of(draws), max(-(-draws // MOST_PER_BATCH), 2)
+    if size >= min(SHORTEST, draws // 2):
+        number = draws // size
     return np.array_split(np.arange(draws), number)
 
 
@@ -187,11 +185,11 @@ def _block(
     joint: Float[np.ndarray, "fold chain draw"],
     shift: Float[np.ndarray, " fold"],
 ) -> Block:
-    """One batch of draws of all chains; what is known of their sampler is nothing."""
+    """Sum one batch of draws of all chains, of whose sampler nothing is known."""
     number = joint.shape[2]
     scores = {"joint": joint, "pointwise": pointwise}
     if pointwise.shape[3] > 1:
-        scores["bridge"] = sides.bridged(pointwise, joint, shift[:, None, None])
+        scores["bridge"] = sides.weigh_by_side(pointwise, joint, shift[:, None, None])
     sums = {
         kind: {name: x[:, :, 0] for name, x in batch_sums(of_kind, number)._asdict().items()}
         for kind, of_kind in scores.items()
@@ -203,9 +201,9 @@ def _block(
     return Block(sums, joint, crossed, {}, None, stats, number)
 
 
-def _of(
+def _select(
     log_lik: LogLik, problem: Problem, folds: Folds
 ) -> Sequence[Float[np.ndarray, "chain draw slot"]]:
-    """The log likelihoods of some folds."""
+    """Select the log likelihoods of some folds."""
     place = {name: k for k, name in enumerate(problem.folds.id.tolist())}
     return [log_lik.folds[place[name]] for name in folds.id.tolist()]

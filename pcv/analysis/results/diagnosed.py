@@ -134,7 +134,7 @@ def diagnose(
         "superchains": superchains,
         "given_tested": int(samples[0].attrs["given_tested"]),
         "simulated": int(samples[0].attrs.get("simulated", 0)),
-        "imported": int(samples[0].attrs.get("imported", 0)),
+        "log_lik_alone": int(samples[0].attrs.get("log_lik_alone", 0)),
         "rhat_is_nested": diag.nested_alone(benchmark, superchains) > 0,
         "num_draws": int(num_draws.max()),
         "batch_size": batch_size,

@@ -40,7 +40,7 @@ def replicated(tree: xr.DataTree) -> xr.Dataset:
     predicted = predictions_of(tree)
     if "y_rep" in predicted:
         return predicted
-    if tree["diagnostics"].attrs.get("imported"):
+    if tree["diagnostics"].attrs.get("log_lik_alone"):
         raise PcvError(f"there are no predictions: {LOG_LIK_ALONE}")
     if note := tree["diagnostics"].attrs.get("predictions"):
         raise PcvError(note.removesuffix("."))

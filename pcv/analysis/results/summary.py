@@ -135,7 +135,7 @@ def other_score(diagnostics: xr.Dataset, name: str, kind: Kind) -> pd.Series:
     names = reading.listed(diagnostics.attrs.get("scores", []))
     if f"{name}_{kind}" not in names:
         there = f"there are {', '.join(names)}" if names else f"request it: scores=['{name}']"
-        if diagnostics.attrs.get("imported"):
+        if diagnostics.attrs.get("log_lik_alone"):
             there = "log likelihoods alone have the log score"
         if "mixture" in diagnostics.attrs:
             there = "a mixture has the log score, and predictions"

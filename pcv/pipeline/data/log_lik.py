@@ -9,8 +9,8 @@ full_draw, full_unit).
 >>> rows = [(fold, c, d, unit, 0.0) for fold, unit in ((1, 1), (1, 3), (2, 2))
 ...         for c in (1, 2) for d in range(10)]
 >>> table = pd.DataFrame(rows, columns=COLUMNS)
->>> found = of_table(table, "results.csv")
->>> found.names, found.units, [x.shape for x in found.folds]
+>>> raw = from_table(table, "results.csv")
+>>> raw.names, raw.units, [x.shape for x in raw.folds]
 (['1', '2'], [['1', '3'], ['2']], [(2, 10, 2), (2, 10, 1)])
 """
 
@@ -32,8 +32,8 @@ FULL = ("full_chain", "full_draw", "full_unit")
 """dimensions of the full-data log likelihoods in NetCDF"""
 
 
-class Given(NamedTuple):
-    """Log likelihoods as they are given (nats)."""
+class RawLogLik(NamedTuple):
+    """Log likelihoods as they are collect (nats)."""
 
     source: str
     """for messages"""
@@ -51,8 +51,8 @@ class Given(NamedTuple):
     """whether folds have as many slots as the largest"""
 
 
-def given(fold_log_lik: Any, full: Any = None, outcome: str = "") -> Given:
-    """Log likelihoods of folds in any form.
+def collect(fold_log_lik: Any, full: Any = None, outcome: str = "") -> RawLogLik:
+    """Collect log likelihoods of folds in any form.
 
     Args:
         fold_log_lik: arrays, an object of xarray, or a path, as for `pcv.from_log_lik`.
@@ -63,9 +63,9 @@ def given(fold_log_lik: Any, full: Any = None, outcome: str = "") -> Given:
         PcvError: it is something else, or a file is missing, damaged or incomplete.
     """
     if isinstance(fold_log_lik, str | PathLike):
-        found = read(Path(fold_log_lik))
+        raw = read(Path(fold_log_lik))
     elif isinstance(fold_log_lik, xr.DataArray | xr.Dataset):
-        found = of_dataset(fold_log_lik, "fold_log_lik")
+        raw = from_dataset(fold_log_lik, "fold_log_lik")
     else:
         if not isinstance(fold_log_lik, np.ndarray | Sequence):
             wanted = "an array (fold, chain, draw, slot), a list of arrays, or a path"
@@ -74,18 +74,18 @@ def given(fold_log_lik: Any, full: Any = None, outcome: str = "") -> Given:
         if one_array and np.ndim(fold_log_lik) != 4:
             shape = np.shape(fold_log_lik)
             raise PcvError(f"fold_log_lik has shape {shape}; it is (fold, chain, draw, slot)")
-        each = [_terms(x, f"fold_log_lik[{k}]", outcome) for k, x in enumerate(fold_log_lik)]
-        found = Given("fold_log_lik", each, [], [], None, [], one_array)
+        each = [_read_array(x, f"fold_log_lik[{k}]", outcome) for k, x in enumerate(fold_log_lik)]
+        raw = RawLogLik("fold_log_lik", each, [], [], None, [], one_array)
     if full is None:
-        return found
+        return raw
     if isinstance(full, str | PathLike):
         of_full = read(Path(full), is_full=True)
-        return found._replace(full=of_full.full, full_units=of_full.full_units)
-    return found._replace(full=_terms(full, "full", outcome), full_units=[])
+        return raw._replace(full=of_full.full, full_units=of_full.full_units)
+    return raw._replace(full=_read_array(full, "full", outcome), full_units=[])
 
 
-def _terms(x: Any, where: str, outcome: str) -> np.ndarray:
-    """An array (chain, draw, unit) of log likelihoods, from an array or a group of ArviZ."""
+def _read_array(x: Any, where: str, outcome: str) -> np.ndarray:
+    """Read log likelihoods (chain, draw, unit) from an array or a group of ArviZ."""
     group = getattr(x, "log_likelihood", None)
     if isinstance(x, xr.DataTree):
         group = x["log_likelihood"].to_dataset() if "log_likelihood" in x else None
@@ -111,8 +111,8 @@ def _terms(x: Any, where: str, outcome: str) -> np.ndarray:
     return values.reshape(*values.shape[:2], -1)
 
 
-def read(path: Path, is_full: bool = False) -> Given:
-    """Log likelihoods in a file.
+def read(path: Path, is_full: bool = False) -> RawLogLik:
+    """Read log likelihoods from a file.
 
     Args:
         path: of a .parquet, .csv or .nc file.
@@ -136,12 +136,14 @@ def read(path: Path, is_full: bool = False) -> Given:
     except Exception as error:  # readers of damaged files raise many kinds
         raise PcvError(f"{path}: cannot be read: {in_one_line(error)}") from error
     if isinstance(content, xr.Dataset):
-        return of_dataset(content, str(path), is_full)
-    return of_table(content, str(path), is_full)
+        return from_dataset(content, str(path), is_full)
+    return from_table(content, str(path), is_full)
 
 
-def of_dataset(content: xr.Dataset | xr.DataArray, source: str, is_full: bool = False) -> Given:
-    """Log likelihoods in arrays with named dimensions.
+def from_dataset(
+    content: xr.Dataset | xr.DataArray, source: str, is_full: bool = False
+) -> RawLogLik:
+    """Read log likelihoods from arrays with named dimensions.
 
     Args:
         content: ``log_lik`` (fold, chain, draw, slot), ``unit`` (fold, slot), ``full``.
@@ -155,31 +157,33 @@ def of_dataset(content: xr.Dataset | xr.DataArray, source: str, is_full: bool = 
         content = content.rename("log_lik").to_dataset()
     full, full_units = None, list[str]()
     if "full" in content:
-        full = _along(content, "full", FULL, source)
+        full = _transpose(content, "full", FULL, source)
         if "full_unit" in content.coords:
             full_units = [_label(x) for x in content["full_unit"].values]
     if is_full:
         if full is None:
             raise PcvError(missing_column("full", map(str, content.data_vars), source))
-        return Given(source, [], [], [], full, full_units)
+        return RawLogLik(source, [], [], [], full, full_units)
     if "log_lik" not in content:
         raise PcvError(missing_column("log_lik", map(str, content.data_vars), source))
-    values = _along(content, "log_lik", ("fold", "chain", "draw", "slot"), source)
+    values = _transpose(content, "log_lik", ("fold", "chain", "draw", "slot"), source)
     names = [_label(x) for x in content["fold"].values] if "fold" in content.coords else []
     if "unit" not in content:
-        counted = [name.isdigit() for name in names]
-        return Given(
-            source, list(values), [] if all(counted) else names, [], full, full_units, True
+        counted = [[str(k + first) for k in range(len(names))] for first in (0, 1)]
+        return RawLogLik(
+            source, list(values), [] if names in counted else names, [], full, full_units, True
         )
-    labels = [[_label(x) for x in row] for row in _along(content, "unit", ("fold", "slot"), source)]
+    labels = [
+        [_label(x) for x in row] for row in _transpose(content, "unit", ("fold", "slot"), source)
+    ]
     names = names or [str(k + 1) for k in range(len(values))]
     there = [[x not in ("", "0", "nan", "-1") for x in row] for row in labels]
     each = [x[..., kept] for x, kept in zip(values, there)]
     units = [[x for x, kept in zip(row, of_row) if kept] for row, of_row in zip(labels, there)]
-    return Given(source, each, names, units, full, full_units)
+    return RawLogLik(source, each, names, units, full, full_units)
 
 
-def _along(content: xr.Dataset, name: str, dims: tuple[str, ...], source: str) -> np.ndarray:
+def _transpose(content: xr.Dataset, name: str, dims: tuple[str, ...], source: str) -> np.ndarray:
     x = content[name]
     if set(x.dims) != set(dims):
         raise PcvError(f"{source}: {name} has dimensions {x.dims}; they are {dims}")
@@ -190,8 +194,8 @@ def _label(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else label(value).strip()
 
 
-def of_table(table: pd.DataFrame, source: str, is_full: bool = False) -> Given:
-    """Log likelihoods in rows.
+def from_table(table: pd.DataFrame, source: str, is_full: bool = False) -> RawLogLik:
+    """Read log likelihoods from rows.
 
     Args:
         table: with `COLUMNS`.
@@ -214,25 +218,25 @@ def of_table(table: pd.DataFrame, source: str, is_full: bool = False) -> Given:
     of_full = np.full(len(table), True) if is_full else table["fold"].isna().to_numpy()
     full, full_units = None, list[str]()
     if of_full.any():
-        full, full_units = _cells(table[of_full], f"{source}: the full data")
+        full, full_units = _fill_array(table[of_full], f"{source}: the full data")
     if is_full:
-        return Given(source, [], [], [], full, full_units)
+        return RawLogLik(source, [], [], [], full, full_units)
     names, folds, units = list[str](), [], []
     for fold, part in table[~of_full].groupby("fold", sort=False):
         names.append(_label(fold))
-        values, of_fold = _cells(part, f"{source}: fold '{names[-1]}'")
+        values, of_fold = _fill_array(part, f"{source}: fold '{names[-1]}'")
         folds.append(values)
         units.append(of_fold)
     if not folds:
         raise PcvError(f"{source}: no row has a fold")
-    return Given(source, folds, names, units, full, full_units)
+    return RawLogLik(source, folds, names, units, full, full_units)
 
 
-def _cells(
+def _fill_array(
     part: pd.DataFrame, where: str
 ) -> tuple[Float[np.ndarray, "chain draw unit"], list[str]]:
-    """The rows of a fold as an array, and its units in the order in which they come. Draws may be
-    numbered within chains, or through all of them."""
+    """Fill an array from the rows of a fold; with its units in the order in which they come. Draws
+    may be numbered within chains, or through all of them."""
     chain, chains = pd.factorize(part["chain"], sort=True)
     draw, draws = pd.factorize(part["draw"], sort=True)
     unit, units = pd.factorize(part["unit"])

@@ -1,13 +1,13 @@
 """Log likelihoods that were made elsewhere, brought into the order of folds and units.
 
->>> from pcv.pipeline.data.log_lik import Given
+>>> from pcv.pipeline.data.log_lik import RawLogLik
 >>> draws = np.zeros((2, 10, 2))
->>> found = Given("file", [draws, draws[..., :1]], ["1", "2"], [["1", "3"], ["2"]], None, [])
->>> index = numbers_of(found)
->>> folds = derived(found, index)
+>>> raw = RawLogLik("file", [draws, draws[..., :1]], ["1", "2"], [["1", "3"], ["2"]], None, [])
+>>> index = index_units(raw)
+>>> folds = make_folds(raw, index)
 >>> folds
 2 folds of 3 units: test 1 to 2, training 1 to 2, no gap
->>> [x.shape for x in matched(found, folds, index).folds]
+>>> [x.shape for x in match_folds(raw, folds, index).folds]
 [(2, 10, 2), (2, 10, 1)]
 """
 
@@ -20,7 +20,7 @@ from pcv.base.errors import PcvError
 from pcv.core.log_lik import LogLik
 from pcv.folds.base import Folds, from_sets
 from pcv.folds.checks import some
-from pcv.pipeline.data.log_lik import Given
+from pcv.pipeline.data.log_lik import RawLogLik
 
 FEWEST_CHAINS, FEWEST_DRAWS = 2, 10
 """of a fold, and draws of each chain"""
@@ -30,46 +30,45 @@ NO_UNITS = (
 )
 
 
-def derived(found: Given, index: Mapping[str, int]) -> Folds:
-    """The folds that the units of a file make, each of which trains on all units that it does not
-    test.
+def make_folds(raw: RawLogLik, index: Mapping[str, int]) -> Folds:
+    """Make folds of the units of a file, each of which trains on all units that it does not test.
 
     Args:
-        found: as they are given.
+        raw: log likelihoods.
         index: of each unit, by its names.
 
     Raises:
         PcvError: no such unit.
     """
-    _check_units(found, index)
-    names = [f"fold {x}" if x.isdigit() else x for x in found.names]
-    test = [np.array([index[x] for x in of_fold]) for of_fold in found.units]
+    _check_units(raw, index)
+    names = [f"fold {x}" if x.isdigit() else x for x in raw.names]
+    test = [np.array([index[x] for x in of_fold]) for of_fold in raw.units]
     return from_sets(names, test, None, len(set(index.values())))
 
 
-def numbers_of(found: Given) -> dict[str, int]:
-    """The index of each unit, by its label: a number of a row, from 1, or else a name, in the order
-    in which they come.
+def index_units(raw: RawLogLik) -> dict[str, int]:
+    """Index units by their labels: numbers of rows, from 1, or else names, in the order in which
+    they come.
 
     Raises:
         PcvError: there are no labels.
     """
-    if not found.units:
+    if not raw.units:
         raise PcvError(NO_UNITS)
-    known = list(dict.fromkeys([*found.full_units, *(x for row in found.units for x in row)]))
+    known = list(dict.fromkeys([*raw.full_units, *(x for row in raw.units for x in row)]))
     if all(x.isdigit() for x in known):
         number = max(map(int, known))
-        if found.full is not None:
-            number = max(number, found.full.shape[2])
+        if raw.full is not None:
+            number = max(number, raw.full.shape[2])
         return {str(i + 1): i for i in range(number)}
     return {x: i for i, x in enumerate(known)}
 
 
-def matched(found: Given, folds: Folds, index: Mapping[str, int]) -> LogLik:
-    """Log likelihoods in the order of folds and of the units that they test.
+def match_folds(raw: RawLogLik, folds: Folds, index: Mapping[str, int]) -> LogLik:
+    """Bring log likelihoods into the order of folds and of the units that they test.
 
     Args:
-        found: as they are given.
+        raw: log likelihoods.
         folds: of all units.
         index: of each unit, by its names.
 
@@ -77,139 +76,133 @@ def matched(found: Given, folds: Folds, index: Mapping[str, int]) -> LogLik:
         PcvError: they are of other folds or units, of too few chains or draws, or a value is not a
             log likelihood.
     """
-    tested = [test[test >= 0] for test in folds.test]
-    if found.units:
-        each = _by_units(found, folds, index)
+    if raw.units:
+        each = _match_by_units(raw, folds, index)
     else:
-        order = _order(found, folds)
+        number = len(set(index.values()))
         each = [
-            _of_tested(
-                found.folds[k],
-                test,
-                len(set(index.values())),
-                folds,
-                found.padded,
-                f"fold '{name}'",
-            )
-            for k, test, name in zip(order, tested, folds.id.tolist())
+            _pick_tested(raw, place, folds.some(slice(k, k + 1)), number)
+            for k, place in enumerate(_order_folds(raw, folds))
         ]
     first = each[0].shape[0]
     for name, x in zip(folds.id.tolist(), each):
-        where = f"{found.source}: fold '{name}'"
+        where = f"{raw.source}: fold '{name}'"
         if len(x) != first:
             raise PcvError(
                 f"{where} has {len(x)} chains, '{folds.id[0]}' has {first}; give as many"
             )
         _check_values(x, where)
-    return LogLik(tuple(each), full_of(found, index))
+    return LogLik(tuple(each), match_full(raw, index))
 
 
-def full_of(found: Given, index: Mapping[str, int]) -> Float[np.ndarray, "chain draw unit"] | None:
-    """Log likelihoods of the full data in the order of units; None: unknown.
+def match_full(
+    raw: RawLogLik, index: Mapping[str, int]
+) -> Float[np.ndarray, "chain draw unit"] | None:
+    """Bring log likelihoods of the full data into the order of units; None: unknown.
 
     Args:
-        found: as they are given.
+        raw: log likelihoods.
         index: of each unit, by its names.
 
     Raises:
-        PcvError: as `matched` does.
+        PcvError: as `match_folds` does.
     """
-    full = found.full
+    full = raw.full
     if full is None:
         return None
     number = len(set(index.values()))
-    if found.full_units:
-        where = f"{found.source}: the full data"
-        full = full[..., _places(found.full_units, range(number), index, where)]
+    if raw.full_units:
+        where = f"{raw.source}: the full data"
+        full = full[..., _find_places(raw.full_units, range(number), index, where)]
     if full.shape[2] != number:
         raise PcvError(f"full: {full.shape[2]} units, but the folds are of {number}")
     _check_values(full, "full")
     return full
 
 
-def _order(found: Given, folds: Folds) -> list[int]:
-    """The place of each fold among what is given."""
-    ids, number = folds.id.tolist(), len(found.folds)
+def _order_folds(raw: RawLogLik, folds: Folds) -> list[int]:
+    """Find the place of each fold among the log likelihoods."""
+    ids, number = folds.id.tolist(), len(raw.folds)
     if number != len(ids):
         raise PcvError(
-            f"{found.source}: {number} folds, but there are {len(ids)}; give log likelihoods of "
+            f"{raw.source}: {number} folds, but there are {len(ids)}; give log likelihoods of "
             "each, in their order"
         )
-    if not found.names:
+    if not raw.names:
         return list(range(number))
-    if sorted(found.names) != sorted(ids):
-        unknown = [name for name in found.names if name not in ids]
+    if sorted(raw.names) != sorted(ids):
+        unknown = [name for name in raw.names if name not in ids]
         raise PcvError(
-            f"{found.source}: folds {some(unknown)} are not among those tested, {some(ids)}"
+            f"{raw.source}: folds {some(unknown)} are not among those tested, {some(ids)}"
         )
-    return [found.names.index(name) for name in ids]
+    return [raw.names.index(name) for name in ids]
 
 
-def _of_tested(
-    x: np.ndarray, test: np.ndarray, num_units: int, folds: Folds, padded: bool, where: str
-) -> np.ndarray:
-    """The log likelihoods of the tested units: these alone, or picked from those of all units."""
+def _pick_tested(raw: RawLogLik, place: int, fold: Folds, num_units: int) -> np.ndarray:
+    """Pick the log likelihoods of a fold's tested units: all that it has, or some of all units."""
+    x, slots = raw.folds[place], fold.test.shape[1]
+    test = fold.test[0][fold.test[0] >= 0]
     size = x.shape[2]
     if size == test.size:
         return x
-    if padded and size == folds.test.shape[1]:
+    if raw.padded and size == slots:
         return x[..., : test.size]
     if size == num_units:
         return x[..., test]
     raise PcvError(
-        f"{where} tests {test.size} units, but has log likelihoods of {size}; give those of its "
-        f"tested units, in their order, or of all {num_units}"
+        f"{raw.source}: fold '{fold.id[0]}' tests {test.size} units, but has log likelihoods of "
+        f"{size}; give those of its tested units, in their order, or of all {num_units}"
     )
 
 
-def _check_units(found: Given, index: Mapping[str, int]) -> None:
+def _check_units(raw: RawLogLik, index: Mapping[str, int]) -> None:
     """Refuse units that are not there."""
-    for k, units in enumerate(found.units):
+    for k, units in enumerate(raw.units):
         for name in units:
             if name not in index:
                 raise PcvError(
-                    f"{found.source}: fold '{found.names[k]}': no unit '{name}'; units are numbers "
+                    f"{raw.source}: fold '{raw.names[k]}': no unit '{name}'; units are numbers "
                     f"of rows of the data, 1 to {len(set(index.values()))}, or their names, such "
                     f"as '{next(iter(index))}'"
                 )
 
 
-def _by_units(found: Given, folds: Folds, index: Mapping[str, int]) -> list[np.ndarray]:
-    """The log likelihoods of each fold, found by the units that it tests."""
-    _check_units(found, index)
+def _match_by_units(raw: RawLogLik, folds: Folds, index: Mapping[str, int]) -> list[np.ndarray]:
+    """The log likelihoods of each fold, raw by the units that it tests."""
+    _check_units(raw, index)
     sets: dict[frozenset[int], list[int]] = {}
-    for k, of_fold in enumerate(found.units):
+    for k, of_fold in enumerate(raw.units):
         sets.setdefault(frozenset(index[x] for x in of_fold), []).append(k)
     each, used = [], set()
     for name, test in zip(folds.id.tolist(), folds.test):
         units = test[test >= 0].tolist()
         alike = sets.get(frozenset(units), [])
         if len(alike) > 1:
-            alike = [k for k in alike if found.names[k] == name]
+            alike = [k for k in alike if raw.names[k] == name]
         if not alike:
             names = {i: x for x, i in reversed(list(index.items()))}
             raise PcvError(
-                f"{found.source}: no fold tests what '{name}' does, unit"
+                f"{raw.source}: no fold tests what '{name}' does, unit"
                 f"{'s' * (len(units) > 1)} {some(names[i] for i in units)}; give log likelihoods "
                 "of the same folds"
             )
         k = alike[0]
         used.add(k)
-        places = _places(found.units[k], units, index, f"{found.source}: fold '{found.names[k]}'")
-        each.append(found.folds[k][..., places])
-    if len(used) < len(found.folds):
-        others = [x for k, x in enumerate(found.names) if k not in used]
+        places = _find_places(raw.units[k], units, index, f"{raw.source}: fold '{raw.names[k]}'")
+        each.append(raw.folds[k][..., places])
+    if len(used) < len(raw.folds):
+        others = [x for k, x in enumerate(raw.names) if k not in used]
         raise PcvError(
-            f"{found.source}: {len(found.folds)} folds, but there are {len(folds.id)}; none tests "
+            f"{raw.source}: {len(raw.folds)} folds, but there are {len(folds.id)}; none tests "
             f"what {some(others)} do"
         )
     return each
 
 
-def _places(
+def _find_places(
     names: Sequence[str], units: Sequence[int], index: Mapping[str, int], where: str
 ) -> list[int]:
-    """The place of each unit among names."""
+    """Find the place of each unit among names."""
     place = {index[name]: i for i, name in enumerate(names) if name in index}
     if len(place) < len(names) or set(place) != set(units):
         unknown = [name for name in names if name not in index]

@@ -29,7 +29,7 @@ def warmup(job: Job) -> None:
     needed = mcmc_folds(job)
     folds = batch_of(job, needed)
     if job.model_config.log_lik:
-        write(job, "warmup", finished, lambda: _imported_warmup(job, folds))
+        write(job, "warmup", finished, lambda: _import_warmup(job, folds))
         return
     of_batch = needed, folds, resume_warmup(job, known_to(job, finished), folds)
     write(
@@ -47,7 +47,7 @@ def sample(job: Job) -> None:
 
     finished, before = verified(job, "sample"), None
     if job.model_config.log_lik:
-        write(job, "sample", finished, lambda: _imported_samples(job))
+        write(job, "sample", finished, lambda: _import_samples(job))
         return
     if job.round:
         earlier = opened(job._replace(round=job.round - 1), "sample")
@@ -60,20 +60,20 @@ def sample(job: Job) -> None:
     write_batches(job, finished, draw, number)
 
 
-def _imported_warmup(job: Job, folds: Folds) -> xr.Dataset:
+def _import_warmup(job: Job, folds: Folds) -> xr.Dataset:
     """What log likelihoods that were made elsewhere say in place of a warmup."""
-    from pcv.core.log_lik import as_warmup
-    from pcv.pipeline.imported import log_lik_of
+    from pcv.core.log_lik import import_warmup
+    from pcv.pipeline.log_lik_files import read_log_lik
 
     problem = problem_of(job)
-    made_of = log_lik_of(job, problem), opened_tree(job, "fit"), job.settings
-    return as_warmup(problem, *made_of, job.monitor_of("warmup"), folds)
+    made_of = read_log_lik(job, problem), opened_tree(job, "fit"), job.settings
+    return import_warmup(problem, *made_of, job.monitor_of("warmup"), folds)
 
 
-def _imported_samples(job: Job) -> xr.Dataset:
+def _import_samples(job: Job) -> xr.Dataset:
     """Sums of log likelihoods that were made elsewhere."""
-    from pcv.core.log_lik import as_samples
-    from pcv.pipeline.imported import log_lik_of
+    from pcv.core.log_lik import import_samples
+    from pcv.pipeline.log_lik_files import read_log_lik
 
     problem = problem_of(job)
-    return as_samples(problem, log_lik_of(job, problem), opened(job, "warmup"))
+    return import_samples(problem, read_log_lik(job, problem), opened(job, "warmup"))

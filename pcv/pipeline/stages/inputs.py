@@ -117,10 +117,10 @@ def check(job: Job) -> None:
 
 def _check_log_lik(job: Job, problem: Problem, monitor: Monitor) -> list[str]:
     """Check log likelihoods that were made elsewhere; returns what is wrong with them."""
-    from pcv.pipeline.imported import log_lik_of
+    from pcv.pipeline.log_lik_files import read_log_lik
 
     try:
-        log_lik = log_lik_of(job, problem)
+        log_lik = read_log_lik(job, problem)
     except PcvError as error:
         return [f"model '{job.model}': {error}"]
     chains, draws, _ = log_lik.folds[0].shape

@@ -25,7 +25,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
 
     def make() -> xr.DataTree:
         if job.model_config.log_lik:
-            return _imported(job)
+            return _import_fit(job)
         problem = problem_of(job, layout=xr.Dataset())
         draws = None if file is None else _read(file)
         return fit(problem, settings, job.monitor_of("fit"), draws, job.settings.folds.samples)
@@ -38,13 +38,13 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
         raise BadFit(bad.problems, bad.fit, kept) from None
 
 
-def _imported(job: Job) -> xr.DataTree:
+def _import_fit(job: Job) -> xr.DataTree:
     """What log likelihoods that were made elsewhere say of the full-data fit."""
-    from pcv.core.log_lik import as_fit
-    from pcv.pipeline.imported import full_of
+    from pcv.core.log_lik import import_fit
+    from pcv.pipeline.log_lik_files import read_full
 
     problem = problem_of(job, layout=xr.Dataset())
-    return as_fit(problem, full_of(job, problem))
+    return import_fit(problem, read_full(job, problem))
 
 
 def _read(file: Path) -> xr.DataTree:

@@ -274,11 +274,11 @@ def _of_terms(
         if test.shape[1] == 1:
             yield joint, ()
             continue
-        weighted = bridged(pointwise, joint, shift[:, None])
+        weighted = weigh_by_side(pointwise, joint, shift[:, None])
         yield joint, tuple(logsumexp(power * weighted, axis=1) for power in (1, 2))
 
 
-def bridged(
+def weigh_by_side(
     pointwise: Float[np.ndarray, "fold *chain draw slot"],
     joint: Float[np.ndarray, "fold *chain draw"],
     shift: Float[np.ndarray, "fold ..."],

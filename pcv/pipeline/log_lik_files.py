@@ -12,7 +12,7 @@ ROW = "row of the table"
 """column with which rows are followed into the order of units"""
 
 
-def log_lik_of(job: Job, problem: Problem) -> LogLik:
+def read_log_lik(job: Job, problem: Problem) -> LogLik:
     """The log likelihoods of a job's model.
 
     Args:
@@ -22,19 +22,19 @@ def log_lik_of(job: Job, problem: Problem) -> LogLik:
     Raises:
         PcvError: the file is missing, incomplete, or of other folds or units.
     """
-    return matching.matched(_given(job), problem.folds, _index(job, problem.units))
+    return matching.match_folds(_collect(job), problem.folds, _index_units(job, problem.units))
 
 
-def full_of(job: Job, problem: Problem) -> Float[np.ndarray, "chain draw unit"] | None:
-    """The log likelihoods of the full data, as `log_lik_of`; None: unknown."""
-    return matching.full_of(_given(job), _index(job, problem.units))
+def read_full(job: Job, problem: Problem) -> Float[np.ndarray, "chain draw unit"] | None:
+    """The log likelihoods of the full data, as `read_log_lik`; None: unknown."""
+    return matching.match_full(_collect(job), _index_units(job, problem.units))
 
 
-def _given(job: Job) -> log_lik.Given:
-    return log_lik.given(job.model_config.model, job.model_config.args.get("full"))
+def _collect(job: Job) -> log_lik.RawLogLik:
+    return log_lik.collect(job.model_config.model, job.model_config.args.get("full"))
 
 
-def _index(job: Job, units: list[str]) -> dict[str, int]:
+def _index_units(job: Job, units: list[str]) -> dict[str, int]:
     """The index of each unit, by its name and, if units are rows, by the number of its row in the
     table, which `data.order` may sort."""
     index, settings = {name: i for i, name in enumerate(units)}, job.settings.data
