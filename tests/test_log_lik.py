@@ -124,7 +124,7 @@ def full_lpd(full):
 def test_folds_of_several_units_have_the_same_digits(monkeypatch):
     """In batches of one draw, from which the scores of single units can be read."""
     folds = pcv.kfold(N, 5, seed=2)
-    cv, samples = sampled(folds, 30, batch_size=1)
+    cv, samples = sampled(folds, 12, batch_size=1)
     each = samples["log_pointwise_mean"].values
     monkeypatch.setattr(log_lik, "_batches", lambda draws: list(np.arange(draws)[:, None]))
     monkeypatch.setattr(log_lik, "MOST_PER_BATCH", 1)
@@ -164,6 +164,22 @@ def known(keys=8, leak=False):
 def test_elpd_is_exact_within_its_error():
     assert known().max() < z_limit(16, df=60)
     assert known(2, leak=True).max() > 10
+
+
+def test_sides_that_do_not_belong_together_are_flagged():
+    """Draws of other data than all of it, and full-data chains that disagree."""
+    y, rng = np.array([-0.3, 0.4, 1.1, 2.0, 0.2, 0.9]), np.random.default_rng(1)
+    sd = (0.25 + y.size) ** -0.5
+    draws = norm.logpdf(y[:, None, None], rng.normal(y.mean(), sd, (6, 4, 200)))[..., None]
+    full = norm.logpdf(y, rng.normal(y.mean() + 2, sd, (4, 400, 1)))
+    assert "its draws and those of the full data differ" in (
+        pcv.from_log_lik(draws, pcv.leave_one_out(6), full).verdict
+    )
+    full[0] += 3.0
+    apart = pcv.from_log_lik(draws, pcv.leave_one_out(6), full)
+    assert apart.verdict.startswith("The full-data fit is bad: R-hat of 'log_lik[")
+    assert "Warning: full-data fit of 'model' is bad" in repr(apart)
+    assert np.isnan(apart.folds["overlap"]).all()
 
 
 # R's loo, as `Rscript tests/loo.R` prints it
@@ -357,10 +373,6 @@ def changed(place, value):
         (("DRAWS", "OF_R", "xr.Dataset()"), "full: which variable is the outcome? there is none"),
         (("DRAWS", "OF_R", "xr.DataTree()"), "full: no group 'log_likelihood'"),
         (
-            ("DRAWS", "{'scheme': 'subsample', 'm': 2}", "terms_of_r()"),
-            "'subsample' needs the model",
-        ),
-        (
             ("DRAWS", "OF_R._replace(num_units=9)", "terms_of_r()"),
             "full: 7 units, but the folds are of 9",
         ),
@@ -455,6 +467,24 @@ def test_what_needs_the_model_says_so(both, tmp_path):
         assert repr(pcv.load(tmp_path / "cv.zarr")) == repr(found)
     with pytest.raises(PcvError, match="its log likelihoods are all that is known; predictions"):
         _ = cv.problem.model
+
+
+def test_folds_and_outcome_are_of_the_data():
+    data = {"y": np.arange(7.0), "group": np.array(list("ccaaabb"))}
+    by_group = {"scheme": "leave_one_group_out", "group": "group"}
+    cv = pcv.from_log_lik([DRAWS[k] for k in (1, 2, 0)], by_group, data=data)
+    assert cv.folds.index.tolist() == ["group a", "group b", "group c"]
+    assert cv.elpd == pytest.approx(pcv.from_log_lik(DRAWS, OF_R).elpd, rel=1e-12)
+    for given, said in (
+        ({"data": data, "outcome": "x"}, "data: no column 'x'; there are 'y', 'group'"),
+        ({}, "folds: a scheme of a config is laid out on data; give data=..., or Folds"),
+    ):
+        assert refusal(pcv.from_log_lik, DRAWS, by_group, **given) == said
+    subsample = {"scheme": "subsample", "m": 2}
+    assert "'subsample' needs the model" in refusal(pcv.from_log_lik, DRAWS, subsample, data=data)
+    assert refusal(pcv.from_log_lik, DRAWS, OF_R, estimator="both") == (
+        "estimator: must be 'two_sided' or 'own', is 'both'"
+    )
 
 
 def test_it_goes_to_arviz(both):

@@ -22,6 +22,7 @@ from pcv.core.diagnose import diagnose
 from pcv.core.problem import Problem, no_model
 from pcv.core.settings import Settings
 from pcv.folds.base import Folds
+from pcv.folds.columns import missing_column
 from pcv.folds.schemes import Table
 from pcv.folds.splitters import from_object
 from pcv.models.model import Observations
@@ -117,10 +118,14 @@ def _units(
 ) -> tuple[xr.Dataset, Observations | None]:
     """The data by unit, or else the units alone; and the rows of the data."""
     if data is not None:
+        if outcome not in data:
+            raise PcvError(missing_column(outcome, map(str, data), "data", "outcome"))
         observed = Observations({str(name): np.asarray(data[name]) for name in data})
         table, arrays = tables.stacked(rows(observed, outcome), outcome, "data")
         settings = DataConfig(file=f"{OBJECT}table", outcome=outcome)
         return tables.make_data(table, arrays, settings, "data"), observed
+    if isinstance(folds, Mapping):
+        raise PcvError("folds: a scheme of a config is laid out on data; give data=..., or Folds")
     if folds is None:
         return xr.Dataset(coords={"unit": list(matching.index_units(raw))}), None
     number = folds.num_units if isinstance(folds, Folds) else None

@@ -50,14 +50,15 @@ def check_files(checked):
                 f" (paths are relative to {Path.cwd()})"
             )
         for model_name, model in experiment.models.items():
-            for log_lik in model.log_lik:
-                if Path(log_lik).parts[:1] != ("results",) and not Path(log_lik).exists():
+            files_of_model = list(map(Path, model.log_lik))
+            if not files_of_model:
+                reference.check(model.model)
+            for file in files_of_model:
+                if file.parts[:1] != ("results",) and not file.exists():
                     raise PcvError(
-                        f"experiments.{name}.models.{model_name}: no file '{log_lik}'"
+                        f"experiments.{name}.models.{model_name}: no file '{file}'"
                         f" (paths are relative to {Path.cwd()})"
                     )
-            if not model.log_lik:
-                reference.check(model.model)
         for score in experiment.scores:
             if ":" in score:
                 reference.check(score)
