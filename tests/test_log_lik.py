@@ -475,6 +475,7 @@ def test_folds_and_outcome_are_of_the_data():
     cv = pcv.from_log_lik([DRAWS[k] for k in (1, 2, 0)], by_group, data=data)
     assert cv.folds.index.tolist() == ["group a", "group b", "group c"]
     assert cv.elpd == pytest.approx(pcv.from_log_lik(DRAWS, OF_R).elpd, rel=1e-12)
+    assert "folds: arrays do not say" in refusal(pcv.from_log_lik, DRAWS, data=data)
     for given, said in (
         ({"data": data, "outcome": "x"}, "data: no column 'x'; there are 'y', 'group'"),
         ({}, "folds: a scheme of a config is laid out on data; give data=..., or Folds"),

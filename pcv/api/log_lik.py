@@ -13,13 +13,13 @@ from pcv.api.calls import layout_of
 from pcv.api.comparisons import check_joint
 from pcv.api.cross_validation import cv_of
 from pcv.api.result import CV
-from pcv.base.errors import PcvError, in_python
+from pcv.base.errors import PcvError, in_python, no_model
 from pcv.base.monitor import TO_LOG
 from pcv.base.section import OBJECT
 from pcv.core import log_lik as core
 from pcv.core.cross_validate import Result
 from pcv.core.diagnose import diagnose
-from pcv.core.problem import Problem, no_model
+from pcv.core.problem import Problem
 from pcv.core.settings import Settings
 from pcv.folds.base import Folds
 from pcv.folds.columns import missing_column
@@ -93,10 +93,10 @@ def from_log_lik(
     check_joint(joint)
     with in_python():
         raw = reading.collect(fold_log_lik, full, outcome)
-        units, observed = _units(raw, folds, data, outcome)
+        units, observed = _make_units(raw, folds, data, outcome)
         index = {name: i for i, name in enumerate(units["unit"].values.tolist())}
         folds = matching.make_folds(raw, index) if folds is None else folds
-        settings, layout = _laid_out(folds, units, observed, outcome, estimator, seed)
+        settings, layout = _lay_out(folds, units, observed, outcome, estimator, seed)
         build = partial(no_model, "model")
         problem = Problem("model", build, units, outcome, layout, seed=seed)
         log_lik = matching.match_folds(raw, problem.folds, index)
@@ -113,10 +113,10 @@ def from_log_lik(
     return cv
 
 
-def _units(
+def _make_units(
     raw: RawLogLik, folds: Any, data: Any, outcome: str
 ) -> tuple[xr.Dataset, Observations | None]:
-    """The data by unit, or else the units alone; and the rows of the data."""
+    """Lay out the data by unit, or else the units alone; with the rows of the data."""
     if data is not None:
         if outcome not in data:
             raise PcvError(missing_column(outcome, map(str, data), "data", "outcome"))
@@ -141,7 +141,7 @@ def _units(
     return xr.Dataset(coords={"unit": [str(i + 1) for i in range(number)]}), None
 
 
-def _laid_out(
+def _lay_out(
     folds: Any,
     units: xr.Dataset,
     observed: Observations | None,
@@ -149,7 +149,7 @@ def _laid_out(
     estimator: str,
     seed: int,
 ) -> tuple[Settings, xr.Dataset]:
-    """Settings of the call, and all folds."""
+    """Lay out all folds, by settings of the call."""
     number = units.sizes["unit"]
     if observed is None and not isinstance(folds, str | Mapping):
         scheme: Mapping[str, Any] = {"scheme": "file", "file": f"{OBJECT}folds"}

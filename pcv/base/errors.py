@@ -5,7 +5,7 @@ import signal
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 
 class Language(NamedTuple):
@@ -133,6 +133,18 @@ class BadFit(PcvError):
         advice = advice or allow_bad_fit()
         super().__init__("\n".join([*problems, advice]), code="bad-fit")
         self.problems, self.fit = problems, fit
+
+
+def no_model(name: str, data: object) -> NoReturn:
+    """Stand for the function that makes a model of data, where there are log likelihoods alone.
+
+    Raises:
+        PcvError: whatever calls it needs a model.
+    """
+    raise PcvError(
+        f"model '{name}': its log likelihoods are all that is known; predictions, other scores, "
+        "evidence and more draws need the model itself"
+    )
 
 
 def allow_bad_fit() -> str:

@@ -21,7 +21,7 @@ from pcv.base.storable import storable
 from pcv.core import groups
 from pcv.core.problem import Problem
 from pcv.core.settings import MOST_PER_BATCH, Settings, batch_size_of
-from pcv.folds.base import Folds
+from pcv.folds.base import Folds, evenly
 from pcv.sampling.fit import fit_checks
 from pcv.sampling.fit.draws import Draws
 from pcv.sampling.fit.fit_checks import Checks
@@ -32,6 +32,8 @@ PILOT = 250
 SHORTEST = 20
 """draws of a batch: of a number of draws without a divisor from here to `MOST_PER_BATCH`, batches
 have unequal lengths"""
+CHECKED_UNITS = 500
+"""units, evenly spaced, by whose log likelihoods chains of the full data are compared"""
 UNKNOWN = "no log likelihoods of the full data are given"
 
 
@@ -64,10 +66,11 @@ def import_fit(problem: Problem, full: Float[np.ndarray, "chain draw unit"] | No
         dims, units = ("chain", "draw", "unit"), problem.data["unit"].values
         terms = xr.Dataset({problem.outcome: (dims, full)}, index | {"unit": units})
         parts |= {"sample_stats": xr.Dataset(coords=index), "log_likelihood": storable(terms)}
-        varies = np.ptp(full, axis=(0, 1)) > 0
-        if varies.any():
-            names = np.array([f"log_lik[{unit}]" for unit in units[varies]])
-            checks = _check(full[..., varies], names.tolist())
+        some = evenly(len(units), CHECKED_UNITS)
+        some = some[np.ptp(full[..., some], axis=(0, 1)) > 0]
+        if some.size:
+            names = np.array([f"log_lik[{unit}]" for unit in units[some]])
+            checks = _check(full[..., some], names.tolist())
     if problem.outcome in problem.data:
         parts["observed_data"] = storable(problem.data[[problem.outcome]].drop_attrs())
     parts["checks"] = groups.group_checks(checks, names.tolist()).assign(divergences=np.nan)

@@ -197,18 +197,6 @@ def pose(
     return Problem(name, lambda data: model, units, outcome, *rest)
 
 
-def no_model(name: str, data: "Data") -> "Model | Target":
-    """The model of a `Problem` of log likelihoods alone.
-
-    Raises:
-        PcvError: there is none.
-    """
-    raise PcvError(
-        f"model '{name}': its log likelihoods are all that is known; predictions, other scores, "
-        "evidence and more draws need the model itself"
-    )
-
-
 def kept(problem: Problem, what: Hashable, make: Callable[[], Any]) -> Any:
     """Return `make()`, kept with the problem's model and data for the next call.
 

@@ -1,4 +1,4 @@
-"""Log likelihoods that a config names in place of a model, in the order of its data and folds."""
+"""Files of log likelihoods that a config names in place of a model."""
 
 import numpy as np
 from jaxtyping import Float
@@ -13,7 +13,7 @@ ROW = "row of the table"
 
 
 def read_log_lik(job: Job, problem: Problem) -> LogLik:
-    """The log likelihoods of a job's model.
+    """Read the log likelihoods of a job's model, in the order of its data and folds.
 
     Args:
         job: of a model that is a file.
@@ -26,7 +26,7 @@ def read_log_lik(job: Job, problem: Problem) -> LogLik:
 
 
 def read_full(job: Job, problem: Problem) -> Float[np.ndarray, "chain draw unit"] | None:
-    """The log likelihoods of the full data, as `read_log_lik`; None: unknown."""
+    """Read the log likelihoods of the full data, as `read_log_lik` does; None: unknown."""
     return matching.match_full(_collect(job), _index_units(job, problem.units))
 
 
@@ -35,8 +35,8 @@ def _collect(job: Job) -> log_lik.RawLogLik:
 
 
 def _index_units(job: Job, units: list[str]) -> dict[str, int]:
-    """The index of each unit, by its name and, if units are rows, by the number of its row in the
-    table, which `data.order` may sort."""
+    """Index units by their names and, if they are rows, by the numbers of their rows in the table,
+    which `data.order` may sort."""
     index, settings = {name: i for i, name in enumerate(units)}, job.settings.data
     if not settings.units:
         table, _ = tables.read_table(job.table, settings.outcome)

@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 
 from pcv.base import reference
-from pcv.base.errors import PcvError, nearest
+from pcv.base.errors import PcvError, nearest, no_model
 from pcv.base.section import OBJECT
-from pcv.core.problem import Problem, no_model
+from pcv.core.problem import Problem
 from pcv.folds.schemes import Table
 from pcv.pipeline.config import ModelConfig
 from pcv.pipeline.job import Job

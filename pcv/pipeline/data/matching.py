@@ -38,8 +38,10 @@ def make_folds(raw: RawLogLik, index: Mapping[str, int]) -> Folds:
         index: of each unit, by its names.
 
     Raises:
-        PcvError: no such unit.
+        PcvError: no such unit, or no units at all.
     """
+    if not raw.units:
+        raise PcvError(NO_UNITS)
     _check_units(raw, index)
     names = [f"fold {x}" if x.isdigit() else x for x in raw.names]
     test = [np.array([index[x] for x in of_fold]) for of_fold in raw.units]

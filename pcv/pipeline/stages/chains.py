@@ -61,7 +61,7 @@ def sample(job: Job) -> None:
 
 
 def _import_warmup(job: Job, folds: Folds) -> xr.Dataset:
-    """What log likelihoods that were made elsewhere say in place of a warmup."""
+    """Find what a warmup would know, from log likelihoods that were made elsewhere."""
     from pcv.core.log_lik import import_warmup
     from pcv.pipeline.log_lik_files import read_log_lik
 
@@ -71,7 +71,7 @@ def _import_warmup(job: Job, folds: Folds) -> xr.Dataset:
 
 
 def _import_samples(job: Job) -> xr.Dataset:
-    """Sums of log likelihoods that were made elsewhere."""
+    """Sum log likelihoods that were made elsewhere."""
     from pcv.core.log_lik import import_samples
     from pcv.pipeline.log_lik_files import read_log_lik
 

@@ -39,7 +39,7 @@ def fit(job: Job, allow_bad_fit: bool = False) -> None:
 
 
 def _import_fit(job: Job) -> xr.DataTree:
-    """What log likelihoods that were made elsewhere say of the full-data fit."""
+    """Take log likelihoods that were made elsewhere for the fit."""
     from pcv.core.log_lik import import_fit
     from pcv.pipeline.log_lik_files import read_full
 
