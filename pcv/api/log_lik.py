@@ -53,7 +53,7 @@ def from_log_lik(
 
     The same draws give the same estimates, errors and diagnostics as in `cross_validate`. With
     `full`, folds without a gap are estimated from both sides, by Bennett's acceptance ratio; its
-    shift is raw from these draws, where `cross_validate` uses those of its warmup, so that such
+    shift is found from these draws, where `cross_validate` uses those of its warmup, so that such
     estimates agree to much less than their MCSE.
 
     Args:
