@@ -4,13 +4,11 @@ import json
 from functools import partial
 from hashlib import sha256
 
-import bambi as bmb
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
@@ -211,12 +209,6 @@ def test_statistics_of_other_draws_are_left_out(drawn):
 def test_one_chain_cannot_tell(drawn):
     with pytest.raises(PcvError, match="has one chain"):
         call(pcv.from_numpyro(clinics, DATA), fit=changed(drawn, lambda x: x.isel(chain=slice(1))))
-
-
-def test_bambi_has_another_intercept(drawn):
-    model = bmb.Model("y ~ x", pd.DataFrame(DATA))
-    with pytest.raises(PcvError, match="cannot map its variables back"):
-        call(model, fit=drawn)
 
 
 def line(x, y):

@@ -1,7 +1,7 @@
 """The full-data posterior of a model, and the kernel for its folds."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -146,14 +146,22 @@ def _posterior(
         engine = engine_of(settings.chains * settings.draws)
         asked = settings.chains, settings.warmup, settings.draws, accept
         return posterior.fit(engine, names, problem.key, *asked, monitor)
-    variables, stats = _variables(draws)
+    variables, stats = _variables(draws, flat.dims)
     back, accept = _way_back(problem.model), accept or fit_checks.TARGETS[0]
     of_model = variables, stats, num_units, names, problem.key, accept, monitor
     return given.posterior(flat, back, *of_model, engine_of if tune else None)
 
 
-def _variables(draws: xr.DataTree) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The variables of an existing posterior, and its sampler's statistics."""
+def _variables(
+    draws: xr.DataTree, dims: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The variables of an existing posterior, in the order of the model's dimensions where it has
+    these, and its sampler's statistics."""
+
+    def axes(name: str, x: xr.DataArray) -> list[Any]:
+        known = list(dims.get(name, ()))
+        return known if {"chain", "draw", *known} == set(x.dims) else [...]
+
     known = [draws[name].to_dataset() for name in ("posterior", "sample_stats") if name in draws]
     if not known or not {"chain", "draw"} <= set(known[0].dims):
         source = draws.attrs.get("source", "the draws in fit")
@@ -162,7 +170,7 @@ def _variables(draws: xr.DataTree) -> tuple[dict[str, np.ndarray], dict[str, np.
         )
     variables = [
         {
-            str(name): x.transpose("chain", "draw", ...).values
+            str(name): x.transpose("chain", "draw", *axes(str(name), x)).values
             for name, x in group.data_vars.items()
             if {"chain", "draw"} <= set(x.dims)
         }

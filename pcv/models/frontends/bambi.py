@@ -1,16 +1,18 @@
 """Bambi models, converted through PyMC, with the columns of their data."""
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jaxtyping import Array, Float
 
 from pcv.base.errors import PcvError
 from pcv.folds.columns import RESERVED
 from pcv.models.frontends.pymc import content, from_pymc
-from pcv.models.model import Model
+from pcv.models.model import Model, Params
 
 ORDERED = {"cumulative": True, "sratio": True, "categorical": False}
 """families of categories → whether these are ordered"""
@@ -21,7 +23,8 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
 
     Folds can name columns of its data frame: ``{"scheme": "leave_one_group_out",
     "group": "county"}``. Whatever the model computes from all data (splines, centring, priors
-    scaled by the data) is the same in every fold as in the full-data fit.
+    scaled by the data) is the same in every fold as in the full-data fit. Intercepts are reported
+    as Bambi reports them, for predictors that are not centred; its fits can be given as `fit`.
 
     Args:
         model: `bambi.Model`; built if necessary.
@@ -55,8 +58,7 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
         for name, column in rows.items()
         if len(rows) == size and name != response and _usable_in_folds(str(name), column)
     }
-    # Bambi reports a different intercept from its model's, which is for centred predictors.
-    converted = from_pymc(made, units=units, columns=table)._replace(unconstrain=None)
+    converted = _as_reported(from_pymc(made, units=units, columns=table), model)
     if model.family.name in ORDERED:
         outcome = converted.outcome._replace(ordered=ORDERED[model.family.name])
         converted = converted._replace(outcome=outcome)
@@ -64,6 +66,69 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
         return converted
     weighted = f"scores of '{response}' are of its log density times its weights (weighted)"
     return converted._replace(notes=[weighted])
+
+
+class Centred(NamedTuple):
+    """A linear predictor whose common terms Bambi centres."""
+
+    intercept: str
+    terms: dict[str, Float[np.ndarray, " column"]]
+    """means of the columns of each term"""
+
+
+def _as_reported(converted: Model, model: Any) -> Model:
+    """The model with the posterior's variables as Bambi reports them.
+
+    Bambi's model has the intercept of centred predictors, and reports the one of the predictors as
+    they are. It leaves out the standardised effects of groups, which are ``effect / sd``.
+    """
+    parts = model.conditional_parameters.values()
+    centred = [
+        Centred(_label(x.intercept_term), {_label(term): _means(term) for term in terms})
+        for x in parts
+        if x.intercept_term and model.center_predictors and (terms := x.common_terms.values())
+    ]
+    of_groups = [term for x in parts for term in x.group_specific_terms.values()]
+    effects = {
+        _label(term): f"{_label(term)}_{term.hyperprior_alias.get('sigma', 'sigma')}"
+        for term in of_groups
+    }
+    constrain, back = converted.constrain, converted.unconstrain
+
+    def moved(variables: Mapping[str, Array], sign: int) -> dict[str, Array]:
+        shifts = {x.intercept: sign * _shift(x, variables) for x in centred}
+        return {**variables, **{name: variables[name] + x for name, x in shifts.items()}}
+
+    def reported(params: Params) -> Mapping[str, Array]:
+        return moved(constrain(params), -1)
+
+    def unconstrain(variables: Mapping[str, Array]) -> Params:
+        assert back is not None
+        standardised = {
+            f"{effect}_offset": variables[effect] / variables[sd]
+            for effect, sd in effects.items()
+            if {effect, sd} <= set(variables)
+        }
+        return back({**standardised, **moved(variables, 1)})
+
+    return converted._replace(constrain=reported, unconstrain=back and unconstrain)
+
+
+def _shift(centred: Centred, variables: Mapping[str, Array]) -> Float[Array, "..."]:
+    """The linear predictor at the means of its common terms."""
+    parts = [
+        means @ jnp.reshape(variables[name], (len(means), -1))
+        for name, means in centred.terms.items()
+    ]
+    return jnp.reshape(sum(parts), jnp.shape(variables[centred.intercept]))
+
+
+def _means(term: Any) -> Float[np.ndarray, " column"]:
+    return np.atleast_1d(np.asarray(term.data, float).mean(axis=0))
+
+
+def _label(term: Any) -> str:
+    return str(term.alias or term.name)
 
 
 def _named(formula: str) -> set[str]:
