@@ -549,10 +549,6 @@ REFUSED = {
         lambda mu, y: in_plate(mu + numpyro.sample("k", dist.Poisson(2.0)), y),
         "latent site 'k' is discrete, which HMC cannot sample; marginalise it out",
     ),
-    "factor": (
-        lambda mu, y: (numpyro.factor("extra", -(mu**2)), in_plate(mu, y)),
-        "numpyro.factor 'extra' cannot be split by unit",
-    ),
     "param": (
         lambda mu, y: in_plate(mu + numpyro.param("shift", 0.0), y),
         "'shift' is a numpyro.param, which has no prior",
@@ -580,7 +576,7 @@ REFUSED = {
     "nothing observed": (lambda mu, y: None, "no site is observed"),
     "factor alone": (
         lambda mu, y: numpyro.factor("extra", -(mu**2)),
-        "numpyro.factor 'extra' cannot be split by unit",
+        "no site is observed; give one obs=...",
     ),
     "one event": (
         lambda mu, y: numpyro.sample("y", dist.Normal(mu, 1).expand([N]).to_event(1), obs=y),
@@ -757,10 +753,6 @@ def without_jax(x):
 
 
 PYMC_REFUSED = {
-    "potential": (
-        lambda mu: (pm.Potential("extra", -(mu**2)), pm.Normal("y", mu, 1, observed=REAL)),
-        "pm.Potential 'extra' cannot be split by unit",
-    ),
     "missing": (with_missing, "'y' has missing values; drop these observations"),
     "minibatch": (
         lambda mu: pm.Normal("y", mu, 1, observed=pm.Minibatch(REAL, batch_size=3), total_size=N),

@@ -256,6 +256,8 @@ class Model(NamedTuple):
         log_joint: log prior plus the log likelihood of each unit times its weight (unit), where
             that is cheaper than its parts, as for a program of Stan.
         identity: a hash of all that the model computes, where its functions call back into Python.
+        factors: names of factors of `log_prior` that `init` knows nothing of, such as potentials.
+            With them the prior need not integrate to 1, so that there is no evidence.
     """
 
     init: Callable[[Key[Array, ""]], Params]
@@ -280,6 +282,7 @@ class Model(NamedTuple):
     append: "Callable[[Any], Model] | None" = None
     log_joint: Callable[[Params, Float[Array, " unit"]], Scalar] | None = None
     identity: str = ""
+    factors: Sequence[str] = ()
 
 
 class Target(NamedTuple):

@@ -49,12 +49,15 @@ def check_prior(model: Model | Target, num_units: int, name: str) -> None:
 
 
 def strayed(model: Model) -> str | None:
-    r"""The parameter whose draws by `init` follow another density than `log_prior`, if any; as
-    where the prior is improper. By Stein's identity for the functions 1 and u,
+    r"""The parameter whose draws by `init` follow another density than `log_prior`, or a factor
+    that these ignore, if any; as where the prior is improper. By Stein's identity for the functions
+    1 and u,
 
     .. math:: E \left[ \nabla_u \log p(u) \right] = 0, \qquad
               E \left[ u \, \partial_u \log p(u) \right] = -1
     """
+    if model.factors:
+        return model.factors[0]
     gradients = programs.once(partial(jax.lax.map, jax.grad(model.log_prior)))
     draws = prior_draws(model.init, MOST_DRAWS)
     of_all = np.concatenate([x.reshape(MOST_DRAWS, -1) for x in draws.values()], axis=1)

@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from pcv.base.errors import PcvError
 from pcv.folds.columns import RESERVED
-from pcv.models.frontends.pymc import content, from_pymc
+from pcv.models.frontends.graphs import content
+from pcv.models.frontends.pymc import from_pymc
 from pcv.models.model import Model, Params
 
 ORDERED = {"cumulative": True, "sratio": True, "categorical": False}

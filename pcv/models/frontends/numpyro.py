@@ -19,8 +19,10 @@ from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 from pcv.base import devices
 from pcv.base.errors import PcvError
 from pcv.folds.columns import refuse_twice
+from pcv.models.frontends.factors import check_factors, holds_outcome
 from pcv.models.frontends.rows import common_units, observations
 from pcv.models.frontends.sites import (
+    Sites,
     as_jax,
     dims_of,
     layout_of,
@@ -69,9 +71,10 @@ def from_numpyro(
         dims: dimension names of its variables; plates already name theirs.
 
     Raises:
-        PcvError: the model does not run; it has discrete latent sites, factors, parameters
-            (`numpyro.param`), plates that subsample, missing values (`obs_mask`), or fully masked
-            units; no site is observed, or its elements are in no plate.
+        PcvError: the model does not run; it has discrete latent sites, factors that depend on the
+            outcome, parameters (`numpyro.param`), plates that subsample, missing values
+            (`obs_mask`), or fully masked units; no site is observed, or its elements are in no
+            plate.
 
     >>> import numpyro
     >>> def coin(y):
@@ -89,6 +92,8 @@ def from_numpyro(
     data = dict(items)
     given = {key: _as_array(x) for key, x in data.items()}
     found = sites_of(model, given, where)
+    if found.factors:
+        _refuse_factors_of_outcome(model, given, found, where)
     layouts = {site: layout_of(x, where) for site, x in found.observed.items()}
     chosen = common_units(layouts, units, where)
     refuse_masked(found.observed, layouts, chosen, where)
@@ -137,6 +142,8 @@ def from_numpyro(
         values = constrain_fn(model, (), kwargs, params)
         terms, sites = compute_log_probs(model, (), kwargs, values)
         total = jnp.zeros(())
+        for site in found.factors:
+            total = total + terms[site]
         for site in found.latent:
             to = dist.biject_to(sites[site]["fn"].support)
             jacobian = to.log_abs_det_jacobian(params[site], values[site])
@@ -210,7 +217,34 @@ def from_numpyro(
         notes=notes_on(found),
         unconstrain=unconstrain,
         append=append,
+        factors=tuple(found.factors),
     )
+
+
+def _refuse_factors_of_outcome(
+    model: Callable[..., Any], given: Mapping[str, Any], found: Sites, where: str
+) -> None:
+    """Refuse factors that depend on what is observed, or that may do so unseen."""
+    first = next(iter(found.factors))
+    arrays = {key: x for key, x in given.items() if isinstance(x, np.ndarray)}
+    holding: dict[str, np.ndarray] = {}
+    for name, site in found.observed.items():
+        held = {key: x for key, x in arrays.items() if holds_outcome(x, np.asarray(site["value"]))}
+        if not held:
+            raise PcvError(
+                f"{where}: numpyro.factor '{first}' is part of the prior if it does not depend on "
+                f"'{name}', which cannot be tried as '{name}' is no argument; give it by data=..."
+            )
+        holding |= held
+    values = {name: site["value"] for name, site in found.latent.items()}
+
+    def factors_of(others: Mapping[str, np.ndarray]) -> dict[str, Array]:
+        kwargs = {**given, **others}
+        kwargs = as_jax(kwargs) if found.in_jax else kwargs
+        terms, _ = compute_log_probs(model, (), kwargs, values)
+        return {name: terms[name] for name in found.factors}
+
+    check_factors(factors_of, holding, lambda name: f"{where}: numpyro.factor '{name}'")
 
 
 def _categories(

@@ -4,11 +4,8 @@ Parameters are named after the value variables (``sigma_log__``), variables of t
 the model's (``sigma``), deterministics included.
 """
 
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,43 +25,15 @@ except ModuleNotFoundError as error:
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.initial_point import make_initial_point_fn
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor import config
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
-from pytensor.link.jax.dispatch import jax_funcify, jax_typify
-from pytensor.scalar.math import Erfcx
 from pytensor.tensor.random.type import RandomType
 
+from pcv.models.frontends.factors import check_factors, holds_outcome
+from pcv.models.frontends.graphs import compiled, content, replicates, unconstrainer
 from pcv.models.frontends.rows import Layout, common_units, observations
 from pcv.models.model import Data, Model, Outcome, Params
-
-
-def _jaxified() -> Callable[..., Any]:
-    """PyMC's function, without its module setting XLA_FLAGS to a hundred host devices; its sources
-    stay in PyTensor's own folder, where they are found again, not in the temporary one."""
-    before = os.environ.get("XLA_FLAGS")
-    try:
-        from pymc.sampling.jax import get_jaxified_graph
-    finally:
-        if before is None:
-            os.environ.pop("XLA_FLAGS", None)
-        else:
-            os.environ["XLA_FLAGS"] = before
-    sources = str(Path(config.compiledir) / "pcv")
-    return config.change_flags(generated_src_dir=sources)(get_jaxified_graph)
-
-
-get_jaxified_graph = _jaxified()
-
-
-OF_PYTENSOR = jax_funcify.dispatch(Erfcx)
-
-
-@jax_funcify.register(Erfcx)
-def _of_elements(op: Any, **kwargs: Any) -> Callable[..., Any]:
-    """In JAX 0.12 erfcx has a second derivative for single numbers, and a TypeError for arrays."""
-    return jnp.vectorize(OF_PYTENSOR(op, **kwargs))
-
 
 PRIOR_DRAWS, FEWEST, MOST_TRIES = 200, 20, 2000
 """prior draws that start chains of the full-data fit: number wanted, fewest accepted, and most
@@ -98,8 +67,9 @@ def from_pymc(
             folds can name.
 
     Raises:
-        PcvError: it is not a PyMC model; it has potentials, missing or minibatched data, discrete
-            free variables, or distributions without a JAX implementation; or nothing is observed.
+        PcvError: it is not a PyMC model; it has potentials that depend on the outcome, missing or
+            minibatched data, discrete free variables, or distributions without a JAX
+            implementation; or nothing is observed.
     """
     if not isinstance(model, pm.Model):
         raise PcvError(f"from_pymc: {type(model).__name__} is not a PyMC model; give a pm.Model")
@@ -120,11 +90,13 @@ def from_pymc(
     starts = _starts(model)
     num_starts = len(starts[names[0]])
     example = [np.asarray(starts[name][0], float) for name in names]
-    prior = _compiled(parameters, [model.logp(vars=model.free_RVs)], where)
-    likelihood = _compiled([*parameters, *inputs.values()], terms, where)
+    if model.potentials:
+        _refuse_potentials_of_outcome(model, observed, where)
+    prior = compiled(parameters, [model.logp(vars=[*model.free_RVs, *model.potentials])], where)
+    likelihood = compiled([*parameters, *inputs.values()], terms, where)
     shown = [rv.name for rv in model.unobserved_RVs]
     shown_of = model.replace_rvs_by_values(model.unobserved_RVs)
-    posterior = _compiled(parameters, shown_of, where)
+    posterior = compiled(parameters, shown_of, where)
 
     def init(key: Key[Array, ""]) -> Params:
         draw = jax.random.randint(key, (), 0, num_starts)
@@ -154,13 +126,43 @@ def from_pymc(
         log_lik,
         constrain,
         Outcome(outcome, discrete=discrete, ordered=_ordered(model) if discrete else None),
-        predict=None if single is None else _replicates(model, at, example),
+        predict=None if single is None else replicates(model, at, example),
         data=rows._replace(fixed=True),
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
-        unconstrain=_unconstrainer(model),
+        unconstrain=unconstrainer(model),
         notes=_notes_on(model),
+        factors=[x.name for x in model.potentials],
     )
+
+
+def _refuse_potentials_of_outcome(
+    model: pm.Model, observed: Mapping[str, np.ndarray], where: str
+) -> None:
+    """Refuse potentials that depend on the outcome, or on constants that hold its values."""
+    names = [x.name for x in model.potentials]
+    graphs = model.logp(vars=model.potentials, sum=False)
+    held = {
+        str(place): x
+        for place, x in enumerate(graph_inputs(graphs))
+        if getattr(x.type, "ndim", 0)
+        and (isinstance(x, Constant) or hasattr(x, "get_value"))
+        and any(holds_outcome(content(x), y) for y in observed.values())
+    }
+    if not held:
+        return
+    inputs = {x: x.type() for x in held.values()}
+    replaced = graph_replace(graphs, inputs, strict=False)
+    compute = compiled([*model.value_vars, *inputs.values()], replaced, where)
+    point = model.initial_point(0)
+    holding = {key: np.asarray(content(x)) for key, x in held.items()}
+
+    def potentials_of(others: Mapping[str, np.ndarray]) -> dict[str, Array]:
+        arrays = {**holding, **others}
+        given = [point[value.name] for value in model.value_vars]
+        return dict(zip(names, compute(*given, *(arrays[key] for key in held))))
+
+    check_factors(potentials_of, holding, lambda name: f"{where}: pm.Potential '{name}'")
 
 
 def _notes_on(model: pm.Model) -> list[str]:
@@ -180,12 +182,6 @@ def _notes_on(model: pm.Model) -> list[str]:
 
 
 def _refuse(model: pm.Model, where: str) -> None:
-    if model.potentials:
-        raise PcvError(
-            f"{where}: pm.Potential '{model.potentials[0].name}' cannot be split by unit: "
-            "write it as a distribution, pm.CustomDist(..., observed=...) if it is part of the "
-            "likelihood"
-        )
     for rv in model.free_RVs:
         if rv.name.endswith("_unobserved"):
             raise PcvError(
@@ -211,13 +207,6 @@ def _refuse(model: pm.Model, where: str) -> None:
         raise PcvError(f"{where}: nothing is observed; give a variable observed=...")
     if not model.free_RVs:
         raise PcvError(f"{where}: it has no free variables; there is nothing to sample")
-
-
-def content(value: Any) -> np.ndarray:
-    """The value of a PyTensor constant or shared variable."""
-    if hasattr(value, "get_value"):
-        return value.get_value()
-    return value.eval(mode="FAST_COMPILE")  # Numba takes a second to start
 
 
 def _terms(model: pm.Model, observed: Mapping[str, np.ndarray], where: str) -> list[Any]:
@@ -282,40 +271,6 @@ def _labels(coords: Sequence[Any] | None) -> np.ndarray:
     return np.array([str(x) for x in index], np.str_)
 
 
-def _compiled(inputs: list[Any], outputs: list[Any], where: str) -> Callable[..., Any]:
-    try:
-        return get_jaxified_graph(inputs=inputs, outputs=outputs)
-    except NotImplementedError as error:
-        said = re.sub(r"\{.*\}", "", in_one_line(error))  # without objects' addresses
-        raise PcvError(f"{where}: JAX does not implement part of it: {said}") from error
-
-
-def _unconstrainer(
-    model: pm.Model,
-) -> Callable[[Mapping[str, Array]], Params] | None:
-    """Map from one draw of the free variables to unconstrained values, or None if JAX lacks one of
-    the transforms."""
-    free = {rv: rv.type(rv.name) for rv in model.free_RVs}
-    transforms = [model.rvs_to_transforms[rv] for rv in free]
-    values = [
-        x if transform is None else transform.forward(x, *rv.owner.inputs)
-        for (rv, x), transform in zip(free.items(), transforms)
-    ]
-    try:
-        found = get_jaxified_graph(
-            inputs=list(free.values()), outputs=graph_replace(values, free, strict=False)
-        )
-    except NotImplementedError:
-        return None
-    inputs, names = [rv.name for rv in free], [model.rvs_to_values[rv].name for rv in free]
-
-    def unconstrain(variables: Mapping[str, Array]) -> Params:
-        params = found(*(variables[name] for name in inputs))
-        return {name: jnp.asarray(x, float) for name, x in zip(names, params)}
-
-    return unconstrain
-
-
 def _starts(model: pm.Model) -> dict[str, np.ndarray]:
     """Prior draws of all value variables; where the prior is improper, or too few draws can be
     transformed, points near its centre, or near zero.
@@ -352,36 +307,3 @@ def _ordered(model: pm.Model) -> bool | None:
     which `OrderedLogistic` is too."""
     operations = {rv.owner.op.name for rv in model.observed_RVs}
     return None if "categorical" in operations else True
-
-
-def _replicates(
-    model: pm.Model, at: Callable[[Params], list[Array]], example: list[np.ndarray]
-) -> Callable[..., Array] | None:
-    """Function that draws the observed variable, or None if JAX cannot."""
-    (rv,) = model.observed_RVs
-    constrained = model.replace_rvs_by_values(model.free_RVs)
-    (free,) = graph_replace([rv], dict(zip(model.free_RVs, constrained)), strict=False)
-    generators: list[Any] = [x for x in graph_inputs([free]) if isinstance(x.type, RandomType)]
-    inputs = [x.type() for x in generators]
-    try:
-        (free,) = graph_replace([free], dict(zip(generators, inputs)), strict=False)
-        drawn = get_jaxified_graph(inputs=[*model.value_vars, *inputs], outputs=[free])
-    except NotImplementedError:
-        return None
-    states = [jax_typify(x.get_value(borrow=False)) for x in generators]
-
-    def by_keys(keys: Array, *values: Array) -> Array:
-        given = [{**s, "jax_state": jax.random.key_data(k)} for s, k in zip(states, keys)]
-        return jnp.ravel(drawn(*values, *given)[0]).astype(float)
-
-    number = len(states)
-    try:  # some parts fail only when traced
-        jax.eval_shape(by_keys, jax.random.split(jax.random.key(0), number), *example)
-    except NotImplementedError:
-        return None
-
-    def predict(key: Key[Array, ""], params: Params, data: Data) -> Array:
-        drawn_anew: Array = by_keys(jax.random.split(key, number), *at(params))
-        return drawn_anew
-
-    return predict

@@ -23,6 +23,7 @@ class Sites(NamedTuple):
 
     latent: dict[str, Site]
     observed: dict[str, Site]
+    factors: dict[str, Site]
     in_jax: bool
     """whether its arrays must be JAX's, to be indexed by draws; NumPy's let it compute sizes"""
     moving: bool
@@ -118,7 +119,9 @@ def _unusable(x: Any) -> str:
 def _usable(sites: Mapping[str, Site], in_jax: bool, where: str) -> Sites:
     sampled = {name: site for name, site in sites.items() if site["type"] == "sample"}
     latent = {name: site for name, site in sampled.items() if not site["is_observed"]}
-    observed = {name: site for name, site in sampled.items() if site["is_observed"]}
+    given = {name: site for name, site in sampled.items() if site["is_observed"]}
+    factors = {name: site for name, site in given.items() if isinstance(site["fn"], dist.Unit)}
+    observed = {name: site for name, site in given.items() if name not in factors}
     for name, site in sites.items():
         if site["type"] == "param":
             raise PcvError(
@@ -141,13 +144,6 @@ def _usable(sites: Mapping[str, Site], in_jax: bool, where: str) -> Sites:
                 "marginalise it out, for example with numpyro.distributions.MixtureSameFamily"
             )
     for name, site in observed.items():
-        if isinstance(site["fn"], dist.Unit):
-            raise PcvError(
-                f"{where}: numpyro.factor '{name}' cannot be split by unit: if it is part of the "
-                "likelihood, write it as an observed site with a distribution; if of the prior, as "
-                "a latent one"
-            )
-    for name, site in observed.items():
         missing_at = np.argwhere(np.isnan(np.asarray(site["value"], float)))
         if missing_at.size and _mask(site["fn"]) is True:
             place = missing_at[0].tolist()
@@ -161,7 +157,7 @@ def _usable(sites: Mapping[str, Site], in_jax: bool, where: str) -> Sites:
         raise PcvError(f"{where}: no latent site; there is nothing to sample")
     bounds = jax.tree.leaves([site["fn"].support for site in observed.values()])
     moving = any(isinstance(x, jax.Array) for x in bounds)
-    return Sites(latent, observed, in_jax or moving, moving)
+    return Sites(latent, observed, factors, in_jax or moving, moving)
 
 
 def notes_on(found: Sites) -> list[str]:
