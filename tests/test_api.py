@@ -717,9 +717,9 @@ class TestRefusals:
     def test_data(self):
         with pytest.raises(PcvError, match=r"its outcome 'y' is not in the data \(none\); give th"):
             pcv.cross_validate(by_hand(), **QUICK)
-        y = np.where(np.arange(N) == 2, np.nan, Y)
-        with pytest.raises(PcvError, match=r"column 'y': missing value in row 3"):
-            pcv.cross_validate(by_hand(), data={"y": y, "x": X}, **QUICK)
+        x = np.where(np.arange(N) == 2, np.nan, X)
+        with pytest.raises(PcvError, match=r"column 'x': missing value in row 3"):
+            pcv.cross_validate(by_hand(), data={"y": Y, "x": x}, **QUICK)
         models = {
             "a": pcv.from_numpyro(flat, {"y": Y}),
             "b": pcv.from_numpyro(flat, {"y": Y + 1}),

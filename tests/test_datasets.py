@@ -143,7 +143,7 @@ def test_text_files_keep_every_digit_and_skip_blank_lines(tmp_path):
     table, _ = read_table(path, "y")
     assert table["y"].tolist() == [0.1234567890123456789, 1e-300]
     assert table["full, name"].tolist() == ["a, b", "c\nd"]
-    assert table.index.tolist() == [3, 5]
+    assert table.index.tolist() == [(0, 3), (1, 5)]
 
 
 @pytest.mark.parametrize(
@@ -305,12 +305,24 @@ def test_missing_and_infinite_values_are_refused(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("rat,y\n1,5\n\n2,\n3,inf\n4,NA\n")
     table, _ = read_table(path, "y")
-    assert refusal(table) == (
-        "data.csv: column 'y': missing value in rows 2 (line 4), 4 (line 6); fill or drop it"
+    assert refusal(table) == "data.csv: column 'y': infinite value in row 3 (line 5)"
+    assert refusal(table.assign(x=table["y"], y=1.0)).startswith(
+        "data.csv: column 'x': missing value in rows 2 (line 4), 4 (line 6); fill or drop it"
     )
-    assert refusal(table.dropna()) == "data.csv: column 'y': infinite value in row 2 (line 5)"
-    many = pd.DataFrame({"y": [np.nan] * 7 + [1.0]})
+    many = pd.DataFrame({"x": [np.nan] * 7 + [1.0], "y": 1.0})
     assert "missing value in rows 1, 2, 3 and 4 more;" in refusal(many)
+
+
+def test_rows_whose_outcome_is_missing_are_left_out(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("rat,y,x\n1,5,1\n2,,\n3,7,2\n4,NA,3\n5,9,\n")
+    table, _ = read_table(path, "y")
+    assert "column 'x': missing value in row 5 (line 6)" in refusal(table)
+    data = data_of(table.fillna({"x": 0.0}))
+    assert data["unit"].values.tolist() == ["1", "3", "5"]
+    assert data["y"].values.tolist() == [5, 7, 9]
+    assert data.attrs["missing"] == "2 of 5 outcomes are missing and not scored"
+    assert "all 2 values of the outcome 'y' are missing" in refusal(table.loc[[(1, 3), (3, 5)]])
 
 
 def test_values_of_the_wrong_kind_are_refused():
@@ -322,7 +334,9 @@ def test_values_of_the_wrong_kind_are_refused():
         " recode it, for example as 0 and 1"
     )
     assert data_of(with_x("1", "2", "3", "K"))["x"].values.tolist() == ["1", "2", "3", "K"]
-    of_csv = with_x("1", "2", "3", "4,5").set_axis(pd.Index(range(2, 6), name="line"))
+    of_csv = with_x("1", "2", "3", "4,5").set_axis(
+        pd.MultiIndex.from_arrays([range(4), range(2, 6)], names=["row", "line"])
+    )
     assert refusal(of_csv) == (
         "data.csv: column 'x': text among numbers: '4,5' in row 4 (line 5); correct it,"
         " or write all values as text"

@@ -534,9 +534,9 @@ def in_plate(mu, y, **kwargs):
         numpyro.sample("y", dist.Normal(mu, 1), obs=y[: kwargs.get("subsample_size")])
 
 
-def missing_in_plate(mu, y, there):
+def missing_in_plate(mu, y, there, fn):
     with numpyro.plate("case", len(y)):
-        numpyro.sample("y", dist.Normal(mu, 1), obs=y, obs_mask=there)
+        numpyro.sample("y", fn, obs=y, obs_mask=there)
 
 
 def masked_in_plate(mu, y, mask):
@@ -557,21 +557,21 @@ REFUSED = {
         lambda mu, y: in_plate(mu, y, subsample_size=3),
         "plate 'case' subsamples 3 of 12 elements",
     ),
-    "missing": (
-        lambda mu, y: missing_in_plate(mu, y, y < 3),
-        "'y' has missing values (obs_mask); drop these observations",
-    ),
-    "masked": (
-        handlers.mask(in_plate, mask=np.arange(N) != 4),
-        "handlers.mask hides 1 of 12 units completely (the first is unit 4, counted from 0); ",
+    "missing counts": (
+        lambda mu, y: missing_in_plate(mu, y, y < 3, dist.Poisson(2.0)),
+        "'y' is discrete, so that its missing values (obs_mask) cannot be sampled; leave them out",
     ),
     "masked altogether": (
         lambda mu, y: masked_in_plate(mu, y, False),
-        "handlers.mask hides 12 of 12 units completely",
+        "all of its 12 outcomes are missing",
     ),
-    "missing values": (
-        lambda mu, y: in_plate(mu, np.where(y == y[3], np.nan, y)),
-        "observed site 'y' has missing values, 1 in all, the first is y[3]; drop these observ",
+    "parts of a vector": (
+        lambda mu, y: numpyro.sample(
+            "y",
+            dist.Normal(mu, 1).expand([6, 2]).to_event(1),
+            obs=np.where(y == y[3], np.nan, y).reshape(6, 2),
+        ),
+        "parts of y[1] are missing (NaN), and its density does not split",
     ),
     "nothing observed": (lambda mu, y: None, "no site is observed"),
     "factor alone": (
@@ -605,6 +605,7 @@ def test_what_is_masked_of_a_unit_is_not_scored():
     y = REAL.reshape(4, 3)
     made = from_numpyro(numpyro_model(weeks), {"y": y}, units="week")
     terms = np.where(there, dist.Normal(0.3, 1).log_prob(y), 0.0).sum(1)
+    assert len(made.data.columns["y"]) == there.sum()
     np.testing.assert_allclose(made.log_lik({"mu": jnp.array(0.3)}, {}), terms, rtol=1e-6)
 
 
@@ -737,9 +738,16 @@ def pymc_model(body):
     return model
 
 
-def with_missing(mu):
+def with_missing_counts(mu):
     with pytest.warns(UserWarning, match="missing"):
-        pm.Normal("y", mu, 1, observed=np.where(REAL > 3, np.nan, REAL))
+        pm.Poisson("y", pm.math.exp(mu), observed=np.ma.array(COUNT, mask=COUNT > 5))
+
+
+def with_parts_missing(mu):
+    pairs = PAIRS.copy()
+    pairs[2, 1] = np.nan
+    with pytest.warns(UserWarning, match="missing"):
+        pm.MvNormal("y", mu * np.ones(2), COV, observed=pairs)
 
 
 def with_a_minibatch(mu):
@@ -753,7 +761,11 @@ def without_jax(x):
 
 
 PYMC_REFUSED = {
-    "missing": (with_missing, "'y' has missing values; drop these observations"),
+    "missing counts": (
+        with_missing_counts,
+        "'y' is discrete, so that its missing values cannot be sampled; drop these observations",
+    ),
+    "parts of a vector": (with_parts_missing, "parts of an outcome of 'y' are missing"),
     "minibatch": (
         lambda mu: pm.Normal("y", mu, 1, observed=pm.Minibatch(REAL, batch_size=3), total_size=N),
         "'y' is a minibatch",

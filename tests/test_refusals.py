@@ -137,8 +137,8 @@ CALLS = {
     ),
     "no seed": (lambda: validate(seed=None), "seed: must be a whole number, is None"),
     "an outcome that is missing": (
-        lambda: validate(by_hand(), data={"y": with_a(Y, 5, np.nan), "x": X}),
-        "data: column 'y': missing value in row 6; fill or drop it",
+        lambda: validate(by_hand(), data={"y": np.full(N, np.nan), "x": X}),
+        f"data: all {N} values of the outcome 'y' are missing",
     ),
     "a column of text": (
         lambda: numpyro_line(x=np.array(["a"] * N)),

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import xarray as xr
 
 import pcv
@@ -28,7 +29,7 @@ from pcv.folds.joint_groups import with_joint_groups
 from pcv.folds.schemes import Table
 from pcv.folds.sections.scheme import JOINT_GROUPS, with_groups
 from pcv.models.model import Model, Target
-from pcv.models.observations import observations, rows
+from pcv.models.observations import observations, of_units, rows
 from pcv.models.scores import named
 from pcv.pipeline import config
 from pcv.pipeline.config import Experiment
@@ -131,11 +132,16 @@ def prepared(
             show_messages()
             monitor = Monitor(show=reporter())
         table, arrays = tables.stacked(rows(observed, outcome), outcome, "data")
+        if observed.missing is not None and not observed.order:  # named as in all of the data
+            table = table.set_axis(np.flatnonzero(observed.missing.unit))
         units = tables.make_data(table, arrays, settings.data, "data")
+        if observed.missing is not None:
+            units = units.assign_attrs(missing=str(observed.missing))
         if groups is not None:
-            units = with_groups(units, groups)
+            units = with_groups(units, of_units(groups, observed))
         if settings.joint_by == JOINT_GROUPS:
-            units = with_groups(units, joint_by, JOINT_GROUPS, ("joint_by",))
+            of_joint = of_units(joint_by, observed)
+            units = with_groups(units, of_joint, JOINT_GROUPS, ("joint_by",))
         store: Store = InMemory()
         if folder is not None:
             with explained(folder):

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pcv.base.errors import PcvError, kind_of, nearest
 from pcv.base.section import OBJECT
-from pcv.folds.base import Folds
+from pcv.folds.base import Folds, of_present
+from pcv.folds.checks import some
 from pcv.folds.schemes import SCHEMES
 from pcv.folds.splitters import from_object
 from pcv.models.frontends import as_model
@@ -97,7 +100,15 @@ def scheme_of(
                 hint = f"it needs more than its name: pcv.{folds}(...)"
             raise PcvError(f"folds {folds!r}; {hint}")
         return BY_NAME[folds], None
+    key = {"scheme": "file", "file": f"{OBJECT}folds"}
+    missing = observed.missing
+    if isinstance(folds, Folds) and missing and folds.num_units == missing.unit.size:
+        of_units = of_present(folds, missing.unit)
+        if (lost := ~np.isin(folds.id, of_units.id)).any():
+            warnings.warn(
+                f"folds whose outcomes are all missing are left out: {some(folds.id[lost])}",
+                stacklevel=2,
+            )
+        return key, of_units
     y = observed.columns[outcome] if not observed.units else None
-    return {"scheme": "file", "file": f"{OBJECT}folds"}, from_object(
-        folds, num_units(observed, outcome), y
-    )
+    return key, from_object(folds, num_units(observed, outcome), y)

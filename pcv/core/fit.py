@@ -61,6 +61,7 @@ def fit(
     checked(problem, check_prior, model, num_units, name)
     flat, names = _flat_target(problem)
     notes = [f"model '{name}': {note}" for note in getattr(model, "notes", ())]
+    notes += [note] if (note := problem.data.attrs.get("missing")) else []
     for note in notes:
         monitor.of("").log(f"note: {note}")
     with _task_in_errors(monitor.task):

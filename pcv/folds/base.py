@@ -173,6 +173,25 @@ def from_labels(fold_of_unit: Int[np.ndarray, " unit"], ids: Sequence[str]) -> F
     return from_sets(ids, test, None, fold_of_unit.size)
 
 
+def of_present(folds: Folds, present: Bool[np.ndarray, " unit"]) -> Folds:
+    """Folds of the units that are present, without folds that test none of them.
+
+    Args:
+        folds: of all units.
+        present: whether each unit is.
+
+    >>> folds = from_labels(np.array([0, 1, 1, 2]), ["a", "b", "c"])
+    >>> of_present(folds, np.array([True, False, True, False])).test.tolist()
+    [[0], [1]]
+    """
+    place = np.cumsum(present) - 1
+    tests = [place[units[present[units]]] for units in (test[test >= 0] for test in folds.test)]
+    left_out = ~train_mask(folds, present.size)[:, present]
+    kept = [i for i, test in enumerate(tests) if test.size]
+    gaps = [np.flatnonzero(left_out[i]) for i in kept]
+    return from_sets(folds.id[kept].tolist(), [tests[i] for i in kept], gaps, int(present.sum()))
+
+
 def evenly(num_folds: int, most: int) -> Int[np.ndarray, " some"]:
     """Indices of at most `most` folds, evenly spaced from the first to the last.
 

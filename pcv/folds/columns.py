@@ -1,16 +1,31 @@
 """Columns of a data set by unit, and labels of its values."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from pcv.base.errors import PcvError, is_python, nearest
 
 RESERVED = ("row", "unit", "unit_of_row")
+
+
+class Missing(NamedTuple):
+    """Outcomes that are missing from the data, and are not scored."""
+
+    unit: Bool[np.ndarray, " unit"]
+    """of all units, whether any outcome is observed"""
+    number: int
+    """of missing outcomes"""
+    total: int
+    """number of outcomes, missing or not"""
+
+    def __str__(self) -> str:
+        are = "is" if self.number == 1 else "are"
+        return f"{self.number} of {self.total} outcomes {are} missing and not scored"
 
 
 def refuse_twice(names: list[str], where: str) -> None:

@@ -204,6 +204,7 @@ class Observations(NamedTuple):
         units: columns whose values group rows into units; none: each row is a unit.
         labels: columns to name units by, in place of those in `order` and `units`.
         fixed: whether the model holds them as constants, and reads the outcome alone from its data.
+        missing: what is missing; None: nothing.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -211,6 +212,7 @@ class Observations(NamedTuple):
     units: tuple[str, ...] = ()
     labels: Mapping[str, str] = {}
     fixed: bool = False
+    missing: columns.Missing | None = None
 
 
 class Model(NamedTuple):

@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from pcv.base.errors import PcvError, kind_of
-from pcv.folds.columns import free, missing_column, refuse_twice
+from pcv.folds.columns import Missing, free, missing_column, refuse_twice
 from pcv.models.model import Model, Observations, Target
 
 
@@ -27,10 +27,12 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
         raise PcvError(f"data is {kind_of(data)}; give arrays by name, or a table")
     table = {} if data is None else data
     refuse_twice([str(name) for name in table], "data")
-    given = {str(name): np.asarray(table[name]) for name in table}
-    parts = {
-        name: (isinstance(x, Model) and x.data) or Observations(given) for name, x in models.items()
-    }
+    given = {str(name): _unmasked(table[name]) for name in table}
+    own = {name: x.data for name, x in models.items() if isinstance(x, Model) and x.data}
+    missing = next((x.missing for x in own.values() if x.missing), None)
+    given, of_data = _without_missing(given, outcome, missing)
+    of_data = missing or of_data
+    parts = {name: own.get(name) or Observations(given, missing=of_data) for name in models}
     for name, part in parts.items():
         if outcome not in part.columns:
             there = ", ".join(part.columns) or "none"
@@ -44,9 +46,11 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
                 f"data: the outcome '{outcome}' has shape {shape}; give a flat array, a value for "
                 "each row"
             )
-        own = models[name]
-        holds_its_own = isinstance(own, Model) and own.data is not None and outcome in given
-        if holds_its_own and not np.array_equal(np.ravel(given[outcome]), part.columns[outcome]):
+        if (
+            name in own
+            and outcome in given
+            and not np.array_equal(np.ravel(given[outcome]), part.columns[outcome])
+        ):
             sizes = len(part.columns[outcome]), np.size(given[outcome])
             raise PcvError(
                 f"model '{name}' was made with {sizes[0]} values of '{outcome}', and data=... has "
@@ -60,7 +64,37 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
                 f"models '{first}' and '{name}' were made with different values, or units, of "
                 f"'{outcome}'; they cannot share folds"
             )
-    return _agreed(models, parts, given)
+    return _agreed(models, parts, given)._replace(missing=of_data)
+
+
+def _unmasked(x: Any) -> np.ndarray:
+    """An array, NaN where it was masked."""
+    return np.asarray(np.ma.filled(x.astype(float), np.nan) if np.ma.is_masked(x) else x)
+
+
+def _without_missing(
+    given: Mapping[str, np.ndarray], outcome: str, missing: Missing | None
+) -> tuple[dict[str, np.ndarray], Missing | None]:
+    """The rows whose outcome is observed, and what is missing.
+
+    Args:
+        given: arrays by name; those as long as the outcome are columns.
+        outcome: name of the column that is predicted.
+        missing: from a front-end's model of these rows; None: NaN in the column are.
+    """
+    y = given.get(outcome)
+    if y is None or y.ndim != 1:
+        return dict(given), None
+    lost = pd.isna(y)
+    if missing is not None and missing.unit.size == y.size:
+        lost = ~missing.unit
+    if not lost.any():
+        return dict(given), None
+    if lost.all():
+        raise PcvError(f"data: all {y.size} values of the outcome '{outcome}' are missing")
+    columns = {name for name, x in given.items() if x.ndim and len(x) == y.size}
+    kept = {name: x[~lost] if name in columns else x for name, x in given.items()}
+    return kept, Missing(~lost, int(lost.sum()), y.size)
 
 
 def _agreed(
@@ -165,6 +199,13 @@ def rows(observed: Observations, outcome: str) -> xr.Dataset:
         return [free(f"{name}_{axis}", columns) for axis in range(np.ndim(x))]
 
     return xr.Dataset({name: (dims(name, x), np.asarray(x)) for name, x in columns.items()})
+
+
+def of_units(values: Any, observed: Observations) -> Any:
+    """A value for each unit with an observed outcome, from one for each of all units."""
+    if observed.missing is None or len(values) != observed.missing.unit.size:
+        return values
+    return np.asarray(values)[observed.missing.unit]
 
 
 def unit_of_row(observed: Observations, outcome: str) -> np.ndarray:

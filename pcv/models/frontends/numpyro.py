@@ -13,7 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pandas as pd
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Key
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
 from pcv.base import devices
@@ -25,12 +25,15 @@ from pcv.models.frontends.sites import (
     Sites,
     as_jax,
     dims_of,
+    imputed,
     layout_of,
+    missing_from,
     notes_on,
-    refuse_masked,
+    plain_names,
     run,
     sites_of,
 )
+from pcv.models.missing import without_missing
 from pcv.models.model import Data, Model, Outcome, Params
 from pcv.models.observations import append_rows
 
@@ -56,9 +59,11 @@ def from_numpyro(
     .. math:: \log p(y_u \mid \theta) = \sum_{s \in \mathrm{sites}} \sum_{j \in u}
               \log p(y_{s,j} \mid \theta)
 
-    Handlers work: `reparam`, `scale` (of the scored density too), `condition`, and `mask` of parts
-    of units, which are then not scored. Values computed from all data (standardised covariates,
-    knots of splines, priors scaled by the data) are the same in every fold as in the full-data fit.
+    Handlers work: `reparam`, `scale` (of the scored density too), and `condition`. Outcomes that
+    are NaN, or hidden by `mask`, are left out of every training and test set; with `obs_mask` they
+    are parameters, and are not scored either. Values computed from all data (standardised
+    covariates, knots of splines, priors scaled by the data) are the same in every fold as in the
+    full-data fit.
 
     Args:
         model: function of NumPyro primitives, with its observations.
@@ -72,9 +77,8 @@ def from_numpyro(
 
     Raises:
         PcvError: the model does not run; it has discrete latent sites, factors that depend on the
-            outcome, parameters (`numpyro.param`), plates that subsample, missing values
-            (`obs_mask`), or fully masked units; no site is observed, or its elements are in no
-            plate.
+            outcome, parameters (`numpyro.param`), or plates that subsample; no site is observed, or
+            its elements are in no plate.
 
     >>> import numpyro
     >>> def coin(y):
@@ -94,11 +98,15 @@ def from_numpyro(
     found = sites_of(model, given, where)
     if found.factors:
         _refuse_factors_of_outcome(model, given, found, where)
-    layouts = {site: layout_of(x, where) for site, x in found.observed.items()}
+    plain = plain_names(found)
+    layouts = {site: layout_of(x, plain[site], where) for site, x in found.observed.items()}
     chosen = common_units(layouts, units, where)
-    refuse_masked(found.observed, layouts, chosen, where)
     observed = {site: np.array(x["value"]) for site, x in found.observed.items()}
-    outcome = "_".join(observed)
+    missing = {
+        site: missing_from(x, layouts[site].shape[: len(layouts[site].dims)], where)
+        for site, x in found.observed.items()
+    }
+    outcome = "_".join(plain.values())
     rows = observations(outcome, observed, layouts, chosen, data, columns or {}, where)
     first, shape = next((site, x.shape) for site, x in observed.items())
     single = first if len(observed) == 1 else None
@@ -126,51 +134,76 @@ def from_numpyro(
             kwargs[key] = xp.reshape(xp.asarray(x, kind), shape)
         return as_jax(kwargs) if found.in_jax else kwargs
 
+    lost = imputed(found)
+    start = {site: x["value"] for site, x in found.latent.items()}
+    filling = unconstrain_fn(model, (), arguments({}), start) if lost else {}
+
+    def parameters(params: Params) -> Params:
+        """Without elements of imputed outcomes that are observed, which no density depends on."""
+        return {site: x[lost[site]] if site in lost else x for site, x in params.items()}
+
+    def of_sites(params: Params) -> Params:
+        return {
+            site: filling[site].at[lost[site]].set(x) if site in lost else x
+            for site, x in params.items()
+        }
+
     def init(key: Key[Array, ""]) -> Params:
         kwargs = arguments({})
         sites = run(model, key, kwargs)
         values = {site: sites[site]["value"] for site in found.latent}
-        return unconstrain_fn(model, (), kwargs, values)
+        return parameters(unconstrain_fn(model, (), kwargs, values))
 
     def unconstrain(variables: Mapping[str, Array]) -> Params:
         values = {site: variables[site] for site in found.latent}
-        params: Params = unconstrain_fn(model, (), arguments({}), values)
-        return params
+        return parameters(unconstrain_fn(model, (), arguments({}), values))
+
+    def constrain(params: Params) -> dict[str, Array]:
+        args = (model, (), arguments({}), of_sites(params))
+        variables: dict[str, Array] = constrain_fn(*args, return_deterministic=True)
+        return variables
 
     def log_prior(params: Params) -> Array:
-        kwargs = arguments({})
+        kwargs, params = arguments({}), of_sites(params)
         values = constrain_fn(model, (), kwargs, params)
-        terms, sites = compute_log_probs(model, (), kwargs, values)
+        with numpyro.validation_enabled(False):
+            terms, sites = compute_log_probs(model, (), kwargs, values)
         total = jnp.zeros(())
         for site in found.factors:
             total = total + terms[site]
         for site in found.latent:
             to = dist.biject_to(sites[site]["fn"].support)
             jacobian = to.log_abs_det_jacobian(params[site], values[site])
+            jacobian = jacobian[lost[site]] if site in lost else jacobian
             total = total + terms[site] + jnp.sum(jacobian)
         return total
 
     def log_lik(params: Params, data: Data) -> Array:
         kwargs = arguments(data)
-        values = constrain_fn(model, (), kwargs, params)
+        values = constrain_fn(model, (), kwargs, of_sites(params))
         # Where support is fixed, `sites_of` has checked the observations.
         with numpyro.validation_enabled(found.moving):
             terms, sites = compute_log_probs(model, (), kwargs, values, sum_log_prob=False)
+        value_of = {site: jnp.asarray(sites[site]["value"]) for site in observed}
         if single is not None and argument is None and outcome in data:
             if _differs(sites[single]["value"], observed[single]):
                 raise PcvError(
                     f"{where}: what is observed at '{single}' has changed since pcv.from_numpyro; "
                     "call it again"
                 )
-            fn, scale = sites[single]["fn"], sites[single]["scale"]
-            y = jnp.reshape(data[outcome], observed[single].shape).astype(observed[single].dtype)
-            terms[single] = fn.log_prob(y) * (1.0 if scale is None else scale)
-        of_sites = [layouts[site].by_unit(terms[site], chosen) for site in observed]
-        return jnp.sum(jnp.stack(of_sites), axis=0)
+            y = jnp.asarray(data[outcome], observed[single].dtype)
+            value_of[single] = jnp.reshape(y, observed[single].shape)
+            terms[single] = _terms(sites[single], value_of[single], missing[single])
+        for site, y in value_of.items():
+            if missing[site].any():
+                terms[site] = _terms(sites[site], y, missing[site])
+        of_units = [layouts[site].by_unit(terms[site], chosen) for site in observed]
+        return jnp.sum(jnp.stack(of_units), axis=0)
 
     def outcome_of(params: Params, data: Data) -> dist.Distribution:
-        kwargs = arguments(data)
-        _, sites = compute_log_probs(model, (), kwargs, constrain_fn(model, (), kwargs, params))
+        kwargs, params = arguments(data), of_sites(params)
+        with numpyro.validation_enabled(False):  # of outcomes that are missing
+            _, sites = compute_log_probs(model, (), kwargs, constrain_fn(model, (), kwargs, params))
         return sites[single]["fn"]
 
     def predict(key: Key[Array, ""], params: Params, data: Data) -> Array:
@@ -202,11 +235,11 @@ def from_numpyro(
     integrals = replicates and _works(lambda key: cdf(init(key), {}, jnp.zeros(shape)))
     ordered, categories = _categories(found.observed, is_discrete)
     averages = by_element and not categories and _works(lambda key: moments(init(key), {}))
-    return Model(
+    whole = Model(
         init,
         log_prior,
         log_lik,
-        lambda params: constrain_fn(model, (), arguments({}), params, return_deterministic=True),
+        constrain,
         Outcome(outcome, discrete=is_discrete, ordered=ordered, categories=categories),
         predict=predict if replicates else None,
         cdf=cdf if integrals else None,
@@ -219,6 +252,22 @@ def from_numpyro(
         append=append,
         factors=tuple(found.factors),
     )
+    there = {
+        site: layouts[site].by_unit(jnp.asarray(~x, float), chosen) for site, x in missing.items()
+    }
+    by_row = [layouts[site].by_row(~x) for site, x in missing.items()]
+    observed_units = np.asarray(sum(there.values())) > 0
+    return without_missing(whole, np.concatenate(by_row), observed_units, where)
+
+
+def _terms(site: Mapping[str, Any], y: Array, missing: Bool[np.ndarray, "..."]) -> Array:
+    """Terms of an observed site at other values; 0 where these are missing, with a gradient."""
+    fn, scale = site["fn"], site["scale"]
+    if missing.any():
+        inner = np.reshape(missing, missing.shape + (1,) * (jnp.ndim(y) - missing.ndim))
+        y = jnp.where(inner, y[np.unravel_index(np.argmin(missing), missing.shape)], y)
+    terms = fn.log_prob(y) * (1.0 if scale is None else scale)
+    return jnp.where(missing, 0.0, terms) if missing.any() else terms
 
 
 def _refuse_factors_of_outcome(
@@ -265,11 +314,11 @@ def _categories(
 
 
 def _as_array(x: Any) -> Any:
-    """Copies of columns of tables and lists of numbers as arrays, 0-d arrays as numbers, all else
-    unchanged."""
+    """Copies of columns of tables and lists of numbers as arrays, NaN where they are masked, 0-d
+    arrays as numbers, all else unchanged."""
     if isinstance(x, str | bytes | bool | int | float | Mapping) or x is None or callable(x):
         return x
-    array = np.array(x)
+    array = np.array(np.ma.filled(x.astype(float), np.nan) if np.ma.is_masked(x) else x)
     if array.dtype.kind not in "biuf":
         return x
     return array if array.ndim else array.item()
@@ -287,14 +336,19 @@ def _argument(kwargs: Mapping[str, Any], observed: np.ndarray) -> tuple[str | No
     them, which serve as lags."""
     arrays = {name: x for name, x in kwargs.items() if isinstance(x, np.ndarray)}
     for name, x in arrays.items():
-        if x.shape == observed.shape and (x == observed).all():
+        if x.shape == observed.shape and _equal(x, observed):
             return name, 0
     for name, x in arrays.items():
         before = x.size - observed.size
         series = x.ndim == observed.ndim == 1 and before > 0 and observed.size >= MIN_SERIES
-        if series and (x[before:] == observed).all():
+        if series and _equal(x[before:], observed):
             return name, before
     return None, 0
+
+
+def _equal(x: np.ndarray, y: np.ndarray) -> bool:
+    floats = x.dtype.kind == y.dtype.kind == "f"
+    return bool(np.array_equal(x, y, equal_nan=floats))
 
 
 def _works(function: Callable[[Key[Array, ""]], Any]) -> bool:

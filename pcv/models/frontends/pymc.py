@@ -32,7 +32,9 @@ from pytensor.tensor.random.type import RandomType
 
 from pcv.models.frontends.factors import check_factors, holds_outcome
 from pcv.models.frontends.graphs import compiled, content, replicates, unconstrainer
+from pcv.models.frontends.partly import name_of, partly
 from pcv.models.frontends.rows import Layout, common_units, observations
+from pcv.models.missing import without_missing
 from pcv.models.model import Data, Model, Outcome, Params
 
 PRIOR_DRAWS, FEWEST, MOST_TRIES = 200, 20, 2000
@@ -56,8 +58,9 @@ def from_pymc(
     .. math:: \log p(y_u \mid \theta) = \sum_{v \in \mathrm{observed}} \sum_{j \in u}
               \log p(y_{v,j} \mid \theta)
 
-    What the model computes from all data (standardised covariates, scaled priors) is the same in
-    every fold as in the full-data fit.
+    Missing outcomes, which PyMC imputes, are parameters, and are in no test set. What the model
+    computes from all data (standardised covariates, scaled priors) is the same in every fold as in
+    the full-data fit.
 
     Args:
         model: `pm.Model`, with its observations.
@@ -67,17 +70,21 @@ def from_pymc(
             folds can name.
 
     Raises:
-        PcvError: it is not a PyMC model; it has potentials that depend on the outcome, missing or
-            minibatched data, discrete free variables, or distributions without a JAX
-            implementation; or nothing is observed.
+        PcvError: it is not a PyMC model; it has potentials that depend on the outcome, minibatched
+            data, discrete free variables, or distributions without a JAX implementation; or nothing
+            is observed.
     """
     if not isinstance(model, pm.Model):
         raise PcvError(f"from_pymc: {type(model).__name__} is not a PyMC model; give a pm.Model")
     where = f"PyMC model '{model.name}'" if model.name else "PyMC model"
     _refuse(model, where)
-    values = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    observed = {name: np.asarray(content(value)) for name, value in values.items()}
-    layouts = {rv.name: _layout(model, rv, observed[rv.name], where) for rv in model.observed_RVs}
+    seen = {name_of(model, rv): partly(model, rv, where) for rv in model.observed_RVs}
+    values = {name_of(model, rv): model.rvs_to_values[rv] for rv in model.observed_RVs}
+    observed = {name: x.values for name, x in seen.items()}
+    layouts = {
+        name: _layout(model, name, rv.owner.op.ndim_supp, x.values, where)
+        for rv, (name, x) in zip(model.observed_RVs, seen.items())
+    }
     chosen = common_units(layouts, units, where)
     outcome = "_".join(observed)
     known = {x.name: x.get_value() for x in model.data_vars if x.name not in observed}
@@ -106,13 +113,13 @@ def from_pymc(
         return [params[name] for name in names]
 
     def log_lik(params: Params, data: Data) -> Array:
-        given = dict(observed)
+        given: dict[str, Any] = dict(observed)
         if single is not None and outcome in data:
             given[single] = jnp.reshape(data[outcome], observed[single].shape)
-        given_values = [jnp.asarray(x, dtype=observed[name].dtype) for name, x in given.items()]
-        found = likelihood(*at(params), *given_values)
-        of_variables = [layouts[name].by_unit(x, chosen) for name, x in zip(observed, found)]
-        return jnp.sum(jnp.stack(of_variables), axis=0)
+        given_values = [seen[name].given(x) for name, x in given.items()]
+        found = zip(seen.items(), likelihood(*at(params), *given_values))
+        of_units = [layouts[name].by_unit(x.terms(terms), chosen) for (name, x), terms in found]
+        return jnp.sum(jnp.stack(of_units), axis=0)
 
     def constrain(params: Params) -> dict[str, Array]:
         return {name: jnp.asarray(x) for name, x in zip(shown, posterior(*at(params)))}
@@ -120,13 +127,14 @@ def from_pymc(
     made = jax.eval_shape(lambda key: constrain(init(key)), jax.random.key(0))
     shapes = {name: x.shape for name, x in made.items()}
     discrete = all(rv.dtype.startswith("int") for rv in model.observed_RVs)
-    return Model(
+    drawn = None if single is None else replicates(model, at, example)
+    whole = Model(
         init,
         lambda params: jnp.asarray(prior(*at(params))[0]),
         log_lik,
         constrain,
         Outcome(outcome, discrete=discrete, ordered=_ordered(model) if discrete else None),
-        predict=None if single is None else replicates(model, at, example),
+        predict=drawn and (lambda *args: seen[str(single)].rows(drawn(*args))),
         data=rows._replace(fixed=True),
         dims=_dims(model, shapes),
         coords={name: _labels(x) for name, x in model.coords.items() if x is not None},
@@ -134,6 +142,12 @@ def from_pymc(
         notes=_notes_on(model),
         factors=[x.name for x in model.potentials],
     )
+    by_unit = [
+        layouts[name].by_unit(jnp.asarray(x.there, float), chosen) for name, x in seen.items()
+    ]
+    by_row = [layouts[name].by_row(x.there) for name, x in seen.items()]
+    observed_units = np.asarray(sum(by_unit)) > 0
+    return without_missing(whole, np.concatenate(by_row), observed_units, where)
 
 
 def _refuse_potentials_of_outcome(
@@ -183,12 +197,13 @@ def _notes_on(model: pm.Model) -> list[str]:
 
 def _refuse(model: pm.Model, where: str) -> None:
     for rv in model.free_RVs:
-        if rv.name.endswith("_unobserved"):
-            raise PcvError(
-                f"{where}: '{rv.name.removesuffix('_unobserved')}' has missing values; drop these "
-                "observations"
-            )
         if rv.dtype.startswith(("int", "bool")):
+            name = rv.name.removesuffix("_unobserved")
+            if name != rv.name and f"{name}_observed" in model.named_vars:
+                raise PcvError(
+                    f"{where}: '{name}' is discrete, so that its missing values cannot be sampled; "
+                    "drop these observations"
+                )
             raise PcvError(
                 f"{where}: free variable '{rv.name}' is discrete, which HMC cannot sample; "
                 "marginalise it out, for example with pm.Mixture"
@@ -222,16 +237,16 @@ def _terms(model: pm.Model, observed: Mapping[str, np.ndarray], where: str) -> l
     return found
 
 
-def _layout(model: pm.Model, rv: Any, observed: np.ndarray, where: str) -> Layout:
-    size = observed.ndim - rv.owner.op.ndim_supp
+def _layout(model: pm.Model, variable: str, inner: int, observed: np.ndarray, where: str) -> Layout:
+    size = observed.ndim - inner
     if not size:
         raise PcvError(
-            f"{where}: '{rv.name}' is a single observation, of shape {observed.shape}; its "
+            f"{where}: '{variable}' is a single observation, of shape {observed.shape}; its "
             "likelihood does not factorise into units; for jointly normal outcomes, as in a "
             "Gaussian process or an autoregression, use pcv.normal_target, for others pcv.Target"
         )
-    dims = model.named_vars_to_dims.get(rv.name) or [None] * observed.ndim
-    named = [name or f"{rv.name}_dim_{axis}" for axis, name in enumerate(dims)]
+    dims = model.named_vars_to_dims.get(variable) or [None] * observed.ndim
+    named = [name or f"{variable}_dim_{axis}" for axis, name in enumerate(dims)]
     coords = {name: _labels(model.coords.get(name)) for name in named}
     labels = {
         name: coords[name]

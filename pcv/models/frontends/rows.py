@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from pcv.base.errors import PcvError, nearest
 from pcv.folds.columns import RESERVED
@@ -34,6 +34,11 @@ class Layout(NamedTuple):
         others = tuple(axis for axis, name in enumerate(self.dims) if name not in units)
         kept = [name for name in self.dims if name in units]
         return jnp.ravel(jnp.transpose(terms.sum(others), [kept.index(name) for name in units]))
+
+    def by_row(self, terms: Bool[np.ndarray, " *dims"]) -> Bool[np.ndarray, " row"]:
+        """What holds for each term, for each value."""
+        inner = terms.reshape(terms.shape + (1,) * len(self.inner))
+        return np.ravel(np.broadcast_to(inner, self.shape))
 
 
 def common_units(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jaxtyping import Array, Key
+from jaxtyping import Array, Bool, Key
 from numpyro import handlers
 from numpyro.infer.initialization import init_to_uniform
 
@@ -133,23 +133,15 @@ def _usable(sites: Mapping[str, Site], in_jax: bool, where: str) -> Sites:
                 "elements; cross-validation needs them all: drop subsample_size"
             )
     for name, site in latent.items():
-        missing = name.removesuffix("_unobserved")
-        if f"{missing}_observed" in observed:
-            raise PcvError(
-                f"{where}: '{missing}' has missing values (obs_mask); drop these observations"
-            )
         if site["fn"].support.is_discrete:
+            if (of := _masked_by(name, sampled)) is not None:
+                raise PcvError(
+                    f"{where}: '{of}' is discrete, so that its missing values (obs_mask) cannot be "
+                    "sampled; leave them out by NaN, or handlers.mask"
+                )
             raise PcvError(
                 f"{where}: latent site '{name}' is discrete, which HMC cannot sample; "
                 "marginalise it out, for example with numpyro.distributions.MixtureSameFamily"
-            )
-    for name, site in observed.items():
-        missing_at = np.argwhere(np.isnan(np.asarray(site["value"], float)))
-        if missing_at.size and _mask(site["fn"]) is True:
-            place = missing_at[0].tolist()
-            raise PcvError(
-                f"{where}: observed site '{name}' has missing values, {len(missing_at)} in all, "
-                f"the first is {name}{place}; drop these observations"
             )
     if not observed:
         raise PcvError(f"{where}: no site is observed; give one obs=...")
@@ -183,8 +175,8 @@ def _improper(fn: dist.Distribution) -> bool:
     return isinstance(fn, dist.ImproperUniform)
 
 
-def layout_of(site: Site, where: str) -> Layout:
-    """Dimensions of an observed site, named after their plates."""
+def layout_of(site: Site, name: str, where: str) -> Layout:
+    """Dimensions of an observed site, named after their plates, or the variable."""
     value, event = np.shape(site["value"]), len(site["fn"].event_shape)
     expected = site["fn"].shape()
     try:
@@ -204,10 +196,8 @@ def layout_of(site: Site, where: str) -> Layout:
             "as in a Gaussian process, use pcv.normal_target"
         )
     plates = {frame.dim: frame.name for frame in site["cond_indep_stack"]}
-    dims = [
-        plates.get(axis - len(batch), f"{site['name']}_dim_{axis}") for axis in range(len(batch))
-    ]
-    inner = [f"{site['name']}_dim_{axis}" for axis in range(len(batch), len(value))]
+    dims = [plates.get(axis - len(batch), f"{name}_dim_{axis}") for axis in range(len(batch))]
+    inner = [f"{name}_dim_{axis}" for axis in range(len(batch), len(value))]
     return Layout(tuple(dims), tuple(inner), value)
 
 
@@ -227,22 +217,47 @@ def dims_of(latent: Mapping[str, Site]) -> dict[str, list[str]]:
     return found
 
 
-def refuse_masked(
-    observed: Mapping[str, Site], layouts: Mapping[str, Layout], units: tuple[str, ...], where: str
-) -> None:
-    """Refuse units that handlers.mask hides completely: their scores would be 0."""
-    present = []
-    for name, site in observed.items():
-        shape = layouts[name].shape[: len(layouts[name].dims)]
-        left = jnp.broadcast_to(_mask(site["fn"]), shape)
-        present.append(layouts[name].by_unit(left.astype(float), units))
-    masked = np.flatnonzero(np.sum(present, axis=0) == 0)
-    if masked.size:
+def _masked_by(latent: str, sites: Mapping[str, Site]) -> str | None:
+    """The name that `obs_mask` splits into observed and latent sites, if these are its own."""
+    name = latent.removesuffix("_unobserved")
+    return name if name != latent and f"{name}_observed" in sites else None
+
+
+def imputed(found: Sites) -> dict[str, Bool[np.ndarray, "..."]]:
+    """Of latent sites by `obs_mask`, which of their elements are missing, and so are parameters."""
+    return {
+        name: np.broadcast_to(np.asarray(_mask(site["fn"])), site["fn"].batch_shape)
+        for name, site in found.latent.items()
+        if _masked_by(name, found.observed) is not None
+    }
+
+
+def plain_names(found: Sites) -> dict[str, str]:
+    """Names of observed sites, without what `obs_mask` adds."""
+    added = {f"{_masked_by(name, found.observed)}_observed" for name in found.latent}
+    return {
+        name: name.removesuffix("_observed") if name in added else name for name in found.observed
+    }
+
+
+def missing_from(site: Site, shape: tuple[int, ...], where: str) -> Bool[np.ndarray, "..."]:
+    """Which terms of an observed site are missing: hidden by a mask, or NaN.
+
+    Raises:
+        PcvError: only parts of a vector outcome are.
+    """
+    hidden = ~np.broadcast_to(np.asarray(_mask(site["fn"])), shape)
+    value = np.asarray(site["value"])
+    lost = np.isnan(value) if value.dtype.kind == "f" else np.zeros(value.shape, bool)
+    inner = tuple(range(len(shape), value.ndim))
+    some, every = lost.any(inner), lost.all(inner)
+    if (partly := some & ~every & ~hidden).any():
+        place = np.argwhere(partly)[0].tolist()
         raise PcvError(
-            f"{where}: handlers.mask hides {masked.size} of {present[0].size} units completely "
-            f"(the first is unit {masked[0]}, counted from 0); they cannot be scored: drop their "
-            "observations"
+            f"{where}: parts of {site['name']}{place} are missing (NaN), and its density does not "
+            "split; drop it, or declare its parts as observations"
         )
+    return hidden | some
 
 
 def _mask(fn: dist.Distribution) -> Any:

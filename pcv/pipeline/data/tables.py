@@ -28,6 +28,7 @@ from pcv.base.errors import PcvError, is_python
 from pcv.base.storable import check_names, true_names
 from pcv.folds.columns import (
     RESERVED,
+    Missing,
     free,
     label,
     missing_column,
@@ -63,7 +64,7 @@ def read_table(path: Path, outcome: str) -> tuple[pd.DataFrame, dict[str, xr.Var
         outcome: name of the outcome, which defines the rows of NetCDF and Zarr.
 
     Returns:
-        The rows in the file's order, for CSV indexed by their "line"; and arrays by name, whose
+        The rows in the file's order, for CSV indexed by "row" and "line"; and arrays by name, whose
         first dimension is "row" where they are along the rows.
 
     Raises:
@@ -121,7 +122,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     for name in (names[i] for i in sorted(coded)):
         if pd.api.types.is_numeric_dtype(table[name]):
             _check_codes(path, name, names)
-    return table.set_axis(pd.Index(lines, name="line"), axis=0)
+    places = pd.MultiIndex.from_arrays([range(len(lines)), lines], names=["row", "line"])
+    return table.set_axis(places, axis=0)
 
 
 def _check_codes(path: Path, name: str, names: list[str]) -> None:
@@ -198,7 +200,8 @@ def make_data(
     Returns:
         The columns along ``unit`` if each row is a unit, otherwise along ``row`` with the index
         ``unit_of_row (row)``; arrays along it and dimensions of their own; a coordinate ``unit`` of
-        readable names; attributes ``outcome``, ``order``, ``unit_columns``.
+        readable names; attributes ``outcome``, ``order``, ``unit_columns``, ``missing``. Rows whose
+        outcome is missing are left out.
 
     Raises:
         PcvError: a missing column, missing or infinite values, text among numbers, a non-numeric
@@ -211,6 +214,7 @@ def make_data(
     if table.empty:
         raise PcvError(f"{source}: no rows")
     kept = _kept(table, arrays, config, source)
+    table, arrays, missing = _with_outcomes(table, arrays, config.outcome, source)
     for name in RESERVED:
         if name in kept:
             raise PcvError(
@@ -287,7 +291,7 @@ def make_data(
     elif config.order:
         units = _named(columns, config.order, config.labels, slice(None), source)
     else:
-        units = [str(row + 1) for row in range(len(table))]
+        units = [str(row + 1) for row in table.index.get_level_values(0)]
     return xr.Dataset(
         variables,
         coords={"unit": ("unit", np.array(units))},
@@ -295,8 +299,23 @@ def make_data(
             "outcome": config.outcome,
             "order": list(config.order),
             "unit_columns": list(config.units),
+            **({"missing": missing} if missing else {}),
         },
     )
+
+
+def _with_outcomes(
+    table: pd.DataFrame, arrays: Mapping[str, xr.Variable], outcome: str, source: str
+) -> tuple[pd.DataFrame, Mapping[str, xr.Variable], str]:
+    """The rows whose outcome is observed, and how many others there are, in words."""
+    lost = table[outcome].isna().to_numpy()
+    if not lost.any():
+        return table, arrays, ""
+    if lost.all():
+        raise PcvError(f"{source}: all {lost.size} values of the outcome '{outcome}' are missing")
+    along = {name: x[~lost] for name, x in arrays.items() if x.dims[:1] == ("row",)}
+    words = str(Missing(~lost, int(lost.sum()), lost.size))
+    return table[~lost], {**arrays, **along}, words
 
 
 def _kept(
@@ -363,8 +382,8 @@ def _rows(index: pd.Index, wrong: Bool[np.ndarray, " value"]) -> str:
     """The rows that hold a wrong value, for messages: "rows 2 (line 3), 5 (line 6)"."""
     rows = np.flatnonzero(wrong.reshape(len(index), -1).any(1))
     named = [
-        f"{row + 1} (line {index[row]})" if index.name == "line" else str(row + 1)
-        for row in rows[:3]
+        f"{index[row][0] + 1} (line {index[row][1]})" if index.nlevels > 1 else str(index[row] + 1)
+        for row in rows[:3].tolist()
     ]
     more = f" and {rows.size - 3} more" if rows.size > 3 else ""
     return f"row{'s' if rows.size > 1 else ''} {', '.join(named)}{more}"
@@ -428,7 +447,7 @@ def _values(
         case "string":
             text = series.to_numpy(str)
             wrong = pd.to_numeric(series, errors="coerce").isna().to_numpy()
-            if index.name == "line" and 0 < wrong.mean() < 0.5:  # CSV knows no types
+            if index.nlevels > 1 and 0 < wrong.mean() < 0.5:  # CSV knows no types
                 raise PcvError(
                     f"{where}: text among numbers: {str(text[wrong.argmax()])!r} in"
                     f" {_rows(index, wrong)}; correct it, or write all values as text"
