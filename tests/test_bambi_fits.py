@@ -75,35 +75,20 @@ def log_densities(model, fit):
     return np.asarray(density)
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    model = bmb.Model(PARTS, FRAME)
-    return model, model.fit(**LENGTH, **QUIET)
-
-
 def check_densities(model, fit):
     expected = fit["sample_stats"]["lp"].values.ravel()
     np.testing.assert_allclose(log_densities(model, fit), expected, rtol=1e-9)
 
 
-def test_draws_have_the_density_that_bambi_gave_them(fitted):
-    model, fit = fitted
+def test_fits_of_bambi_serve_and_those_of_other_data_do_not():
+    """Its draws have the density that Bambi gave them, unless they are changed."""
+    model = bmb.Model(PARTS, FRAME)
+    fit = model.fit(**LENGTH, **QUIET)
     check_densities(model, fit)
     shifted = fit["posterior"].to_dataset()
     wrong = xr.DataTree.from_dict({"posterior": shifted.assign(Intercept=shifted["Intercept"] + 1)})
     expected = fit["sample_stats"]["lp"].values.ravel()
     assert (np.abs(log_densities(model, wrong) - expected) > 1e-3).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_so_have_those_of_other_models(name):
-    model = MODELS[name]()
-    check_densities(model, model.fit(draws=4, tune=4, chains=2, **QUIET))
-
-
-def test_fits_of_bambi_serve_and_those_of_other_data_do_not(fitted):
-    model, fit = fitted
     cv = pcv.loo(model, fit=fit, brute_force=False, progress=False)
     theirs = fit["posterior"]["Intercept"]
     np.testing.assert_allclose(cv.tree["posterior"]["Intercept"], theirs, rtol=1e-6)
@@ -112,3 +97,10 @@ def test_fits_of_bambi_serve_and_those_of_other_data_do_not(fitted):
     other = bmb.Model(PARTS, FRAME.assign(x=FRAME["x"] + 0.5))
     with pytest.raises(PcvError, match="is not that of this model and these data"):
         pcv.loo(other, fit=fit, brute_force=False, progress=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_so_have_those_of_other_models(name):
+    model = MODELS[name]()
+    check_densities(model, model.fit(draws=4, tune=4, chains=2, **QUIET))

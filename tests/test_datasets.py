@@ -321,7 +321,7 @@ def test_rows_whose_outcome_is_missing_are_left_out(tmp_path):
     data = data_of(table.fillna({"x": 0.0}))
     assert data["unit"].values.tolist() == ["1", "3", "5"]
     assert data["y"].values.tolist() == [5, 7, 9]
-    assert data.attrs["missing"] == "2 of 5 outcomes are missing and not scored"
+    assert data.attrs["counts"] == ["2 of 5 outcomes are missing and not scored"]
     assert "all 2 values of the outcome 'y' are missing" in refusal(table.loc[[(1, 3), (3, 5)]])
 
 

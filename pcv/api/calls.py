@@ -132,11 +132,11 @@ def prepared(
             show_messages()
             monitor = Monitor(show=reporter())
         table, arrays = tables.stacked(rows(observed, outcome), outcome, "data")
-        if observed.missing is not None and not observed.order:  # named as in all of the data
-            table = table.set_axis(np.flatnonzero(observed.missing.unit))
+        if observed.times is not None and not observed.order:  # named as in all of the data
+            table = table.set_axis(np.flatnonzero(observed.times))
         units = tables.make_data(table, arrays, settings.data, "data")
         if observed.missing is not None:
-            units = units.assign_attrs(missing=str(observed.missing))
+            units = units.assign_attrs(counts=[str(observed.missing)])
         if groups is not None:
             units = with_groups(units, of_units(groups, observed))
         if settings.joint_by == JOINT_GROUPS:

@@ -101,12 +101,13 @@ def scheme_of(
             raise PcvError(f"folds {folds!r}; {hint}")
         return BY_NAME[folds], None
     key = {"scheme": "file", "file": f"{OBJECT}folds"}
-    missing = observed.missing
-    if isinstance(folds, Folds) and missing and folds.num_units == missing.unit.size:
-        of_units = of_present(folds, missing.unit)
+    times = observed.times
+    if isinstance(folds, Folds) and times is not None and folds.num_units == times.size:
+        of_units = of_present(folds, times)
         if (lost := ~np.isin(folds.id, of_units.id)).any():
             warnings.warn(
-                f"folds whose outcomes are all missing are left out: {some(folds.id[lost])}",
+                "folds whose outcomes are all missing, or count 0 times, are left out: "
+                + some(folds.id[lost]),
                 stacklevel=2,
             )
         return key, of_units

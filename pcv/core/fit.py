@@ -12,6 +12,7 @@ import xarray as xr
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
+from pcv.analysis.results.scored import listed
 from pcv.base.errors import BadFit, PcvError
 from pcv.base.keys import any_key
 from pcv.base.monitor import Monitor
@@ -61,7 +62,7 @@ def fit(
     checked(problem, check_prior, model, num_units, name)
     flat, names = _flat_target(problem)
     notes = [f"model '{name}': {note}" for note in getattr(model, "notes", ())]
-    notes += [note] if (note := problem.data.attrs.get("missing")) else []
+    notes += listed(problem.data.attrs.get("counts", []))
     for note in notes:
         monitor.of("").log(f"note: {note}")
     with _task_in_errors(monitor.task):

@@ -173,23 +173,23 @@ def from_labels(fold_of_unit: Int[np.ndarray, " unit"], ids: Sequence[str]) -> F
     return from_sets(ids, test, None, fold_of_unit.size)
 
 
-def of_present(folds: Folds, present: Bool[np.ndarray, " unit"]) -> Folds:
-    """Folds of the units that are present, without folds that test none of them.
+def of_present(folds: Folds, times: Int[np.ndarray, " unit"]) -> Folds:
+    """Folds of the units that are present, some repeatedly, without folds that test none of them.
 
     Args:
         folds: of all units.
-        present: whether each unit is.
+        times: how often each unit is present.
 
     >>> folds = from_labels(np.array([0, 1, 1, 2]), ["a", "b", "c"])
-    >>> of_present(folds, np.array([True, False, True, False])).test.tolist()
-    [[0], [1]]
+    >>> of_present(folds, np.array([1, 0, 2, 0])).test.tolist()
+    [[0, -1], [1, 2]]
     """
-    place = np.cumsum(present) - 1
-    tests = [place[units[present[units]]] for units in (test[test >= 0] for test in folds.test)]
-    left_out = ~train_mask(folds, present.size)[:, present]
+    unit = np.repeat(np.arange(times.size), times)
+    tests = [np.flatnonzero(np.isin(unit, test[test >= 0])) for test in folds.test]
+    left_out = ~train_mask(folds, times.size)[:, unit]
     kept = [i for i, test in enumerate(tests) if test.size]
     gaps = [np.flatnonzero(left_out[i]) for i in kept]
-    return from_sets(folds.id[kept].tolist(), [tests[i] for i in kept], gaps, int(present.sum()))
+    return from_sets(folds.id[kept].tolist(), [tests[i] for i in kept], gaps, unit.size)
 
 
 def evenly(num_folds: int, most: int) -> Int[np.ndarray, " some"]:

@@ -1,12 +1,12 @@
 """Columns of a data set by unit, and labels of its values."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Int, Shaped
 
 from pcv.base.errors import PcvError, is_python, nearest
 
@@ -16,8 +16,6 @@ RESERVED = ("row", "unit", "unit_of_row")
 class Missing(NamedTuple):
     """Outcomes that are missing from the data, and are not scored."""
 
-    unit: Bool[np.ndarray, " unit"]
-    """of all units, whether any outcome is observed"""
     number: int
     """of missing outcomes"""
     total: int
@@ -109,6 +107,44 @@ def rows_by_unit(unit: Int[np.ndarray, " row"]) -> Int[np.ndarray, "unit most"]:
     rows = np.full((len(count), count.max()), -1)
     rows[unit[order], place] = order
     return rows
+
+
+def check_frequencies(
+    weights: Shaped[np.ndarray, " row"], names: Sequence[str], where: str
+) -> Int[np.ndarray, " row"]:
+    """Weights as whole numbers.
+
+    Args:
+        weights: of the rows.
+        names: of the rows, for messages.
+        where: the weights, for messages.
+
+    Raises:
+        PcvError: they are not, or are negative, or all are 0.
+    """
+    wrong = np.ones(weights.shape, bool)
+    if weights.dtype.kind in "biuf":
+        whole = np.isfinite(weights) & (np.floor(weights) == weights)
+        wrong = ~whole | (weights < 0)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise PcvError(
+            f"{where}: {weights[row]} of '{names[row]}' is no frequency, a whole number from 0, of "
+            "how many alike a row stands for; other weights belong in the model's density"
+        )
+    if not weights.any():
+        raise PcvError(f"{where}: all frequencies are 0")
+    return weights.astype(int)
+
+
+def copies(times: Int[np.ndarray, " row"]) -> tuple[np.ndarray, np.ndarray]:
+    """The row of each copy, and its number among those of its row, from 0.
+
+    >>> copies(np.array([2, 0, 1]))
+    (array([0, 0, 2]), array([0, 1, 0]))
+    """
+    row = np.repeat(np.arange(times.size), times)
+    return row, np.arange(row.size) - np.repeat(np.cumsum(times) - times, times)
 
 
 def free(dim: str, names: Collection[str]) -> str:

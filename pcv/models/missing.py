@@ -69,11 +69,11 @@ def without_missing(
         return cdf(params, seen(data), every)[rows]
 
     kept = {name: x[rows] if name in along else x for name, x in whole.items()}
-    missing = Missing(unit, int((~row).sum()), row.size)
+    missing, times = Missing(int((~row).sum()), row.size), unit.astype(int)
     return model._replace(
         log_lik=lambda params, data: log_lik(params, seen(data))[units],
         predict=predict and replicate,
         moments=moments and both,
         cdf=cdf and below,
-        data=model.data._replace(columns=kept, missing=missing),
+        data=model.data._replace(columns=kept, missing=missing, times=times),
     )

@@ -205,6 +205,8 @@ class Observations(NamedTuple):
         labels: columns to name units by, in place of those in `order` and `units`.
         fixed: whether the model holds them as constants, and reads the outcome alone from its data.
         missing: what is missing; None: nothing.
+        times: how often each of all units counts: 0 if its outcome is missing, else 1, or its
+            frequency; None: all once.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -213,6 +215,7 @@ class Observations(NamedTuple):
     labels: Mapping[str, str] = {}
     fixed: bool = False
     missing: columns.Missing | None = None
+    times: Int[np.ndarray, " all_unit"] | None = None
 
 
 class Model(NamedTuple):

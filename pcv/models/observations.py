@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from jaxtyping import Int
 
 from pcv.base.errors import PcvError, kind_of
 from pcv.folds.columns import Missing, free, missing_column, refuse_twice
@@ -29,10 +30,11 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
     refuse_twice([str(name) for name in table], "data")
     given = {str(name): _unmasked(table[name]) for name in table}
     own = {name: x.data for name, x in models.items() if isinstance(x, Model) and x.data}
-    missing = next((x.missing for x in own.values() if x.missing), None)
-    given, of_data = _without_missing(given, outcome, missing)
-    of_data = missing or of_data
-    parts = {name: own.get(name) or Observations(given, missing=of_data) for name in models}
+    times = next((x.times for x in own.values() if x.times is not None), None)
+    given, of_data, kept = _without_missing(given, outcome, times)
+    missing = next((x.missing for x in own.values() if x.missing), of_data)
+    times = kept if times is None else times
+    parts = {name: own.get(name) or Observations(given) for name in models}
     for name, part in parts.items():
         if outcome not in part.columns:
             there = ", ".join(part.columns) or "none"
@@ -64,7 +66,7 @@ def observations(models: Mapping[str, Model | Target], data: Any) -> Observation
                 f"models '{first}' and '{name}' were made with different values, or units, of "
                 f"'{outcome}'; they cannot share folds"
             )
-    return _agreed(models, parts, given)._replace(missing=of_data)
+    return _agreed(models, parts, given)._replace(missing=missing, times=times)
 
 
 def _unmasked(x: Any) -> np.ndarray:
@@ -73,28 +75,28 @@ def _unmasked(x: Any) -> np.ndarray:
 
 
 def _without_missing(
-    given: Mapping[str, np.ndarray], outcome: str, missing: Missing | None
-) -> tuple[dict[str, np.ndarray], Missing | None]:
-    """The rows whose outcome is observed, and what is missing.
+    given: Mapping[str, np.ndarray], outcome: str, times: Int[np.ndarray, " unit"] | None
+) -> tuple[dict[str, np.ndarray], Missing | None, Int[np.ndarray, " unit"] | None]:
+    """The rows whose outcome is observed, what is missing, and how often each of all rows counts.
 
     Args:
         given: arrays by name; those as long as the outcome are columns.
         outcome: name of the column that is predicted.
-        missing: from a front-end's model of these rows; None: NaN in the column are.
+        times: from a front-end's model of these rows; None: all are there but those of NaN.
     """
     y = given.get(outcome)
     if y is None or y.ndim != 1:
-        return dict(given), None
+        return dict(given), None, None
     lost = pd.isna(y)
-    if missing is not None and missing.unit.size == y.size:
-        lost = ~missing.unit
-    if not lost.any():
-        return dict(given), None
     if lost.all():
         raise PcvError(f"data: all {y.size} values of the outcome '{outcome}' are missing")
+    if times is None or times.size != y.size:
+        times = (~lost).astype(int)
+    if (times == 1).all():
+        return dict(given), None, None
     columns = {name for name, x in given.items() if x.ndim and len(x) == y.size}
-    kept = {name: x[~lost] if name in columns else x for name, x in given.items()}
-    return kept, Missing(~lost, int(lost.sum()), y.size)
+    kept = {name: np.repeat(x, times, 0) if name in columns else x for name, x in given.items()}
+    return kept, Missing(int(lost.sum()), y.size), times
 
 
 def _agreed(
@@ -202,10 +204,10 @@ def rows(observed: Observations, outcome: str) -> xr.Dataset:
 
 
 def of_units(values: Any, observed: Observations) -> Any:
-    """A value for each unit with an observed outcome, from one for each of all units."""
-    if observed.missing is None or len(values) != observed.missing.unit.size:
+    """A value for each unit that is scored, from one for each of all units."""
+    if observed.times is None or len(values) != observed.times.size:
         return values
-    return np.asarray(values)[observed.missing.unit]
+    return np.repeat(np.asarray(values), observed.times)
 
 
 def unit_of_row(observed: Observations, outcome: str) -> np.ndarray:

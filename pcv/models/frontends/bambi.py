@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from pcv.base.errors import PcvError
 from pcv.folds.columns import RESERVED
+from pcv.models.frequencies import with_frequencies
 from pcv.models.frontends.graphs import content
 from pcv.models.frontends.pymc import from_pymc
 from pcv.models.model import Model, Params
@@ -19,7 +20,9 @@ ORDERED = {"cumulative": True, "sratio": True, "categorical": False}
 """families of categories → whether these are ordered"""
 
 
-def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model:
+def from_bambi(
+    model: Any, *, units: str | Sequence[str] | None = None, weights: Any = None
+) -> Model:
     """A Bambi model, conditioned on its data, for cross-validation.
 
     Folds can name columns of its data frame: ``{"scheme": "leave_one_group_out",
@@ -29,7 +32,7 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
 
     Args:
         model: `bambi.Model`; built if necessary.
-        units: as for `from_pymc`.
+        units, weights: as for `from_pymc`.
 
     Raises:
         PcvError: it is not a Bambi model; or as for `from_pymc`.
@@ -63,10 +66,10 @@ def from_bambi(model: Any, *, units: str | Sequence[str] | None = None) -> Model
     if model.family.name in ORDERED:
         outcome = converted.outcome._replace(ordered=ORDERED[model.family.name])
         converted = converted._replace(outcome=outcome)
-    if not model.response_term.is_weighted:
-        return converted
-    weighted = f"scores of '{response}' are of its log density times its weights (weighted)"
-    return converted._replace(notes=[weighted])
+    if model.response_term.is_weighted:
+        weighted = f"scores of '{response}' are of its log density times its weights (weighted)"
+        converted = converted._replace(notes=[weighted])
+    return with_frequencies(converted, weights, "Bambi model")
 
 
 class Centred(NamedTuple):

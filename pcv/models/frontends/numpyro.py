@@ -13,12 +13,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pandas as pd
-from jaxtyping import Array, Bool, Key
+from jaxtyping import Array, Bool, Int, Key
 from numpyro.infer.util import compute_log_probs, constrain_fn, unconstrain_fn
 
 from pcv.base import devices
 from pcv.base.errors import PcvError
 from pcv.folds.columns import refuse_twice
+from pcv.models.frequencies import from_repeated_rows, with_frequencies
 from pcv.models.frontends.factors import check_factors, holds_outcome
 from pcv.models.frontends.rows import common_units, observations
 from pcv.models.frontends.sites import (
@@ -50,6 +51,7 @@ def from_numpyro(
     columns: Mapping[str, Any] | None = None,
     coords: Mapping[str, Sequence[Any]] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
+    weights: Any = None,
 ) -> Model:
     r"""A NumPyro model, conditioned on its data, for cross-validation.
 
@@ -74,6 +76,8 @@ def from_numpyro(
             folds can name.
         coords: names of the elements along dimensions of the posterior, as ArviZ takes them.
         dims: dimension names of its variables; plates already name theirs.
+        weights: how many alike each row stands for, a column's name or a whole number for each: all
+            is as if the row were repeated so often.
 
     Raises:
         PcvError: the model does not run; it has discrete latent sites, factors that depend on the
@@ -252,12 +256,26 @@ def from_numpyro(
         append=append,
         factors=tuple(found.factors),
     )
-    there = {
+    by_unit = {
         site: layouts[site].by_unit(jnp.asarray(~x, float), chosen) for site, x in missing.items()
     }
     by_row = [layouts[site].by_row(~x) for site, x in missing.items()]
-    observed_units = np.asarray(sum(there.values())) > 0
-    return without_missing(whole, np.concatenate(by_row), observed_units, where)
+    observed_units = np.asarray(sum(by_unit.values())) > 0
+    there = without_missing(whole, np.concatenate(by_row), observed_units, where)
+    weighted = with_frequencies(there, weights, where)
+    if weighted is there or argument is None or before or len(shape) > 1:
+        return weighted
+
+    def anew(times: Int[np.ndarray, " row"]) -> Model:
+        arrays, named = (
+            {key: x if np.shape(x)[:1] != shape else np.repeat(x, times, 0) for key, x in part}
+            for part in (given.items(), dict(columns or {}).items())
+        )
+        options: dict[str, Any] = {"units": units, "coords": coords, "dims": dims}
+        made: Model = from_numpyro(model, arrays, columns=named, **options)
+        return made
+
+    return from_repeated_rows(weighted, anew)
 
 
 def _terms(site: Mapping[str, Any], y: Array, missing: Bool[np.ndarray, "..."]) -> Array:

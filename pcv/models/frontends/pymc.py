@@ -30,6 +30,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.type import RandomType
 
+from pcv.models.frequencies import with_frequencies
 from pcv.models.frontends.factors import check_factors, holds_outcome
 from pcv.models.frontends.graphs import compiled, content, replicates, unconstrainer
 from pcv.models.frontends.partly import name_of, partly
@@ -49,6 +50,7 @@ def from_pymc(
     *,
     units: str | Sequence[str] | None = None,
     columns: Mapping[str, Any] | None = None,
+    weights: Any = None,
 ) -> Model:
     r"""A PyMC model, conditioned on its data, for cross-validation.
 
@@ -68,6 +70,7 @@ def from_pymc(
             variable or, with several observed variables, of the dims they share.
         columns: further columns of the data, one value per element of the observed variable, that
             folds can name.
+        weights: as for `from_numpyro`: a column's name, or a whole number for each row.
 
     Raises:
         PcvError: it is not a PyMC model; it has potentials that depend on the outcome, minibatched
@@ -147,7 +150,8 @@ def from_pymc(
     ]
     by_row = [layouts[name].by_row(x.there) for name, x in seen.items()]
     observed_units = np.asarray(sum(by_unit)) > 0
-    return without_missing(whole, np.concatenate(by_row), observed_units, where)
+    there = without_missing(whole, np.concatenate(by_row), observed_units, where)
+    return with_frequencies(there, weights, where)
 
 
 def _refuse_potentials_of_outcome(

@@ -34,6 +34,7 @@ class DataConfig(section.Section):
     units: list[section.Text] = []  # none: each row is a unit
     columns: list[section.Text] | None = None  # None: all
     labels: dict[section.Text, section.Text] = {}
+    weights: section.Text | None = None  # column of frequencies; None: each row counts once
 
     @model_validator(mode="after")
     def _one_source(self) -> "DataConfig":

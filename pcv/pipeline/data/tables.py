@@ -28,13 +28,13 @@ from pcv.base.errors import PcvError, is_python
 from pcv.base.storable import check_names, true_names
 from pcv.folds.columns import (
     RESERVED,
-    Missing,
     free,
     label,
     missing_column,
     refuse_twice,
 )
 from pcv.pipeline.config import DataConfig
+from pcv.pipeline.data import counts
 
 SUFFIXES = (".csv", ".parquet", ".nc", ".zarr")
 DAY_FIRST = re.compile(r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?")
@@ -200,8 +200,8 @@ def make_data(
     Returns:
         The columns along ``unit`` if each row is a unit, otherwise along ``row`` with the index
         ``unit_of_row (row)``; arrays along it and dimensions of their own; a coordinate ``unit`` of
-        readable names; attributes ``outcome``, ``order``, ``unit_columns``, ``missing``. Rows whose
-        outcome is missing are left out.
+        readable names; attributes ``outcome``, ``order``, ``unit_columns``, and ``counts``, notes
+        on rows whose outcome is missing, which are left out, and on repeated ones.
 
     Raises:
         PcvError: a missing column, missing or infinite values, text among numbers, a non-numeric
@@ -214,7 +214,7 @@ def make_data(
     if table.empty:
         raise PcvError(f"{source}: no rows")
     kept = _kept(table, arrays, config, source)
-    table, arrays, missing = _with_outcomes(table, arrays, config.outcome, source)
+    table, arrays, notes = counts.with_outcomes(table, arrays, config.outcome, source)
     for name in RESERVED:
         if name in kept:
             raise PcvError(
@@ -292,30 +292,17 @@ def make_data(
         units = _named(columns, config.order, config.labels, slice(None), source)
     else:
         units = [str(row + 1) for row in table.index.get_level_values(0)]
-    return xr.Dataset(
+    data = xr.Dataset(
         variables,
         coords={"unit": ("unit", np.array(units))},
         attrs={
             "outcome": config.outcome,
             "order": list(config.order),
             "unit_columns": list(config.units),
-            **({"missing": missing} if missing else {}),
+            **({"counts": notes} if notes else {}),
         },
     )
-
-
-def _with_outcomes(
-    table: pd.DataFrame, arrays: Mapping[str, xr.Variable], outcome: str, source: str
-) -> tuple[pd.DataFrame, Mapping[str, xr.Variable], str]:
-    """The rows whose outcome is observed, and how many others there are, in words."""
-    lost = table[outcome].isna().to_numpy()
-    if not lost.any():
-        return table, arrays, ""
-    if lost.all():
-        raise PcvError(f"{source}: all {lost.size} values of the outcome '{outcome}' are missing")
-    along = {name: x[~lost] for name, x in arrays.items() if x.dims[:1] == ("row",)}
-    words = str(Missing(~lost, int(lost.sum()), lost.size))
-    return table[~lost], {**arrays, **along}, words
+    return data if config.weights is None else counts.repeated(data, config.weights, source)
 
 
 def _kept(
@@ -326,6 +313,7 @@ def _kept(
         ("order", config.order),
         ("units", config.units),
         ("labels", list(config.labels.values())),
+        ("weights", [config.weights] if config.weights else []),
         ("columns", [name for name in config.columns or [] if name not in arrays]),
     ]:
         for name in names:
@@ -339,7 +327,7 @@ def _kept(
             )
         return {*table.columns, *arrays}
     named = {config.outcome, *config.order, *config.units, *config.labels.values()}
-    return {*named, *config.columns}
+    return {*named, *config.columns} | ({config.weights} if config.weights else set())
 
 
 def _copies(columns: Mapping[str, np.ndarray]) -> Bool[np.ndarray, " row"]:
