@@ -1195,13 +1195,15 @@ class TestBadData:
             ),
             (
                 "11,a,-1.324,1.741",
-                "11,a,-1.324,",
-                "data.csv: column 'yield_t': missing value in row 2 (line 3); fill or drop it",
+                "11,a,,1.741",
+                "data.csv: column 'rain': missing value in row 2 (line 3); fill or drop it, or "
+                "leave the column out (data.columns)",
             ),
             (
                 "11,a,-1.324,1.741",
-                "11,a,-1.324,NaN",
-                "data.csv: column 'yield_t': missing value in row 2 (line 3); fill or drop it",
+                "11,a,NaN,1.741",
+                "data.csv: column 'rain': missing value in row 2 (line 3); fill or drop it, or "
+                "leave the column out (data.columns)",
             ),
             (
                 "11,a,",
