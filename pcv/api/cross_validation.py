@@ -45,7 +45,7 @@ def cross_validate(
     draws: int = 200,
     warmup: int | str = 50,
     until: Mapping[str, Any] | None = None,
-    fit: Mapping[str, Any] | xr.DataTree | None = None,
+    fit: Any = None,
     kernel: Mapping[str, Any] | None = None,
     cv: Mapping[str, Any] | None = None,
     precision: str = "float64",
@@ -94,7 +94,8 @@ def cross_validate(
             ``{"fold_mcse": 0.1, "max_draws": 2000}``.
         fit: settings of the full-data fit: chains (at least 4), warmup, draws, target_accept,
             approximation, allow_bad_fit; or existing draws from it (PyMC, nutpie, NumPyro, Stan) as
-            an ArviZ DataTree, or a dict of one per model. Existing draws are checked.
+            an ArviZ DataTree, or a fit of CmdStanPy, or a dict of one per model. Existing draws are
+            checked.
         kernel: ``{"subspace": d}``: chains move on the d leading principal directions of the
             full-data posterior; or ``{"subspace": {"share": 0.99}}``, on those with this share of
             its variance (``predictive_share``: of the variance of the log likelihoods). Biased if

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import xarray as xr
-
 from pcv.analysis.results.comparable import outcome_print, shared_prints
 from pcv.api import calls
 from pcv.api.calls import Call
@@ -27,7 +25,7 @@ def evidence(
     particles: int = 512,
     data: Any = None,
     seed: int = 0,
-    fit: Mapping[str, Any] | xr.DataTree | None = None,
+    fit: Any = None,
     precision: str = "float64",
     results: str | Path | None = None,
     cores: int | None = None,
@@ -94,7 +92,7 @@ def cumulative(
     particles: int = 512,
     data: Any = None,
     seed: int = 0,
-    fit: Mapping[str, Any] | xr.DataTree | None = None,
+    fit: Any = None,
     precision: str = "float64",
     results: str | Path | None = None,
     cores: int | None = None,
