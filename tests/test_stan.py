@@ -1,11 +1,14 @@
 """Stan programs as they are: what they are read as, and what folds make of them."""
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
@@ -13,9 +16,11 @@ from scipy.stats import multivariate_normal, norm
 import pcv
 from pcv.base import reference
 from pcv.base.errors import PcvError
+from pcv.models.zoo import rats
 from pcv.pipeline.config import ModelConfig
 from pcv.pipeline.problems import build
 from tests.bounds import z_limit
+from tests.data import DATA, needs_data
 
 pytest.importorskip("stanli", reason="no wheel of stanli for this platform")
 
@@ -445,3 +450,112 @@ def test_scores_without_derivatives_in_the_outcome():
     assert np.isfinite(cv.score("dss")["estimate"])
     with pytest.raises(PcvError, match="a program of Stan has no derivative in its outcome"):
         pcv.cross_validate(model_of("conjugate"), folds, scores=["hyvarinen"], **SHORT)
+
+
+def ordered_in_numpyro(x, y):
+    beta = numpyro.sample("beta", dist.Normal(0, 1))
+    ordered = dist.constraints.ordered_vector
+    cut = numpyro.sample("cutpoints", dist.ImproperUniform(ordered, (), (3,)))
+    numpyro.factor("prior", dist.Normal(0, 2).log_prob(cut).sum())
+    with numpyro.plate("n", len(y)):
+        numpyro.sample("y", dist.OrderedLogistic(beta * x, cut), obs=y - 1)
+
+
+def counts_in_numpyro(site, x, y):
+    mu, slope = numpyro.sample("mu", dist.Normal(1, 1)), numpyro.sample("slope", dist.Normal(0, 1))
+    tau, phi = numpyro.sample("tau", dist.HalfNormal(1)), numpyro.sample("phi", dist.Gamma(4, 1))
+    z = numpyro.sample("z", dist.Normal(0, 1).expand([12]))
+    with numpyro.plate("n", len(y)):
+        rate = jnp.exp(mu + tau * z[site - 1] + slope * x)
+        numpyro.sample("y", dist.NegativeBinomial2(rate, phi), obs=y)
+
+
+def wells_in_numpyro(x, y):
+    alpha = numpyro.sample("alpha", dist.Normal(0, 1))
+    beta = numpyro.sample("beta", dist.Normal(0, 1).expand([2]))
+    with numpyro.plate("n", len(y)):
+        numpyro.sample("y", dist.Bernoulli(logits=alpha + x @ beta), obs=y)
+
+
+def radon_in_numpyro(county_idx, log_uppm, floor_measure, log_radon):
+    raw = numpyro.sample("raw", dist.Normal(0, 1).expand([int(county_idx.max())]))
+    beta = numpyro.sample("beta", dist.Normal(0, 10).expand([2]))
+    mu = numpyro.sample("mu", dist.Normal(0, 10))
+    between, within = (numpyro.sample(name, dist.HalfNormal(1)) for name in ("between", "within"))
+    mean = mu + between * raw[county_idx - 1] + log_uppm * beta[0] + floor_measure * beta[1]
+    with numpyro.plate("n", len(log_radon)):
+        numpyro.sample("log_radon", dist.Normal(mean, within), obs=log_radon)
+
+
+def schools_in_numpyro(y, sigma):
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 5)), numpyro.sample("tau", dist.HalfCauchy(5))
+    z = numpyro.sample("z", dist.Normal(0, 1).expand([8]))
+    with numpyro.plate("n", 8):
+        numpyro.sample("y", dist.Normal(mu + tau * z, sigma), obs=y)
+
+
+def rats_table():
+    table = pd.read_csv(Path(__file__).parents[1] / "resources/rats.csv")
+    data = {"rat": table["rat"].to_numpy(), "age": table["day"].to_numpy() - 22.0}
+    return table, data | {"weight": table["weight_g"].to_numpy(float)}
+
+
+def wells_table():
+    table = pd.read_csv(Path(DATA) / "wells.csv")
+    x = np.column_stack([table["dist"] / 100, table["arsenic"]])
+    return {"x": x, "y": table["switch"].to_numpy()}
+
+
+def radon_table():
+    table = pd.read_csv(Path(DATA) / "radon_mn.csv")
+    names = ["county_idx", "log_uppm", "floor_measure", "log_radon"]
+    return {name: table[name].to_numpy() for name in names}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "function", "table", "group"),
+    [
+        ("ordered", ordered_in_numpyro, lambda: DATA_OF["ordered"][0], None),
+        ("counts", counts_in_numpyro, lambda: DATA_OF["counts"][0], "site"),
+        ("schools_noncentred", schools_in_numpyro, lambda: SCHOOLS, None),
+        pytest.param("wells", wells_in_numpyro, wells_table, None, marks=needs_data),
+        pytest.param("radon", radon_in_numpyro, radon_table, "county_idx", marks=needs_data),
+    ],
+)
+def test_numpyro_agrees(name, function, table, group):
+    """elpd of every fold, in Stan and in NumPyro."""
+    data, outcome = table(), DATA_OF[name][1]
+    number = len(data[outcome])
+    folds = pcv.kfold(number, min(number, 5)) if group is None else None
+    if group is not None:
+        folds = pcv.leave_one_group_out(np.minimum(data[group], 12), group)
+    call = partial(pcv.cross_validate, folds=folds, fit={"target_accept": 0.95}, **SHORT)
+    ours = call(pcv.from_stan(file(name), data, outcome))
+    theirs = call(pcv.from_numpyro(function, data))
+    agree(ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["slopes", "levels"])
+def test_rats_agree(name):
+    """Both models of the rats, whose effects pcv's own models integrate out analytically."""
+    table, data = rats_table()
+    folds = pcv.leave_one_group_out(data["rat"], "rat")
+    ours = pcv.cross_validate(pcv.from_stan(file(f"rats_{name}"), data, "weight"), folds, **SHORT)
+    make = rats.random_slopes if name == "slopes" else rats.common_slope
+    columns = {str(column): table[column].to_numpy() for column in table}
+    theirs = pcv.cross_validate(make(columns), folds, data=columns, **SHORT)
+    assert ours.diagnostics.attrs["integration"] == "exactly"
+    agree(ours, theirs)
+    known = {"slopes": -560.5, "levels": -574.5}[name]
+    assert abs(ours.elpd - known) < z_limit(df=20) * ours.mcse + 0.1
+
+
+def agree(ours, theirs):
+    elpd, mcse = (
+        [cv.folds[column].to_numpy() for cv in (ours, theirs)] for column in ("elpd", "mcse")
+    )
+    z = np.abs(elpd[0] - elpd[1]) / np.hypot(*mcse)
+    assert z.max() < z_limit(len(z), df=20)
+    assert abs(ours.elpd - theirs.elpd) < z_limit(df=20) * np.hypot(ours.mcse, theirs.mcse)
