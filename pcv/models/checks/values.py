@@ -84,7 +84,10 @@ def check_values(model: Model | Target, data: Data, name: str, units: list[str])
     lost = _ruled_out(looked, possible)
     at_draws: Looked = jax.tree.map(lambda x: x[:draws], looked)
     lost = lost[:draws]
-    if not np.isfinite(at_draws.prior[at_draws.usable]).all():
+    known = at_draws.usable
+    if model.log_joint is not None:  # the prior is the density less the terms
+        known = known & np.isfinite(at_draws.terms).all(1)
+    if not np.isfinite(at_draws.prior[known]).all():
         raise PcvError(_disagree(name, "log_prior"))
     impossible = np.isneginf(at_draws.terms) & ~lost[:, None]
     bad = ~np.isfinite(at_draws.terms) & ~impossible & ~lost[:, None]

@@ -224,7 +224,8 @@ def _stan(
 
 def _model(stan: Stan, y: np.ndarray, size: int, outcome: str) -> Model:
     """The functions of a model, for `size` units, which are the last elements of `y`."""
-    joint, terms = calls.log_joint(stan), calls.log_lik(stan, size)
+    joint, prior = calls.log_joint(stan), calls.log_prior(stan, size)
+    terms = calls.log_lik(stan, size)
     unconstrained = variables(stan.loaded.model.param_unc_names())
     before, shape = y[: len(y) - size], y[len(y) - size :].shape
 
@@ -245,7 +246,7 @@ def _model(stan: Stan, y: np.ndarray, size: int, outcome: str) -> Model:
     constrain, unconstrain = _variables(stan, flat, unconstrained)
     return Model(
         init,
-        lambda params: joint(flat(params), jnp.zeros(size)),
+        lambda params: prior(flat(params)),
         log_lik,
         constrain,
         Outcome(outcome, discrete=y.dtype.kind in "biu"),

@@ -95,6 +95,21 @@ def log_joint(stan: Stan) -> Callable[[Vector, Array], Array]:
     return value
 
 
+def log_prior(stan: Stan, num_units: int) -> Callable[[Vector], Array]:
+    """Log prior, twice differentiable."""
+    joint, none = log_joint(stan), np.zeros(num_units)
+
+    @jax.custom_jvp
+    def value(q: Vector) -> Array:
+        return call(lambda q: [stan.prior(q)], ((),), q)[0]
+
+    @value.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        return jax.jvp(lambda q: joint(q, jnp.asarray(none)), primals, tangents)
+
+    return value
+
+
 def log_lik(stan: Stan, num_units: int) -> Callable[[Vector], Float[Array, " unit"]]:
     """Log likelihood of each unit, twice differentiable in forward mode."""
     size = ((num_units,),)

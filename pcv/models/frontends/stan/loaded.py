@@ -32,6 +32,8 @@ Gradient = Callable[
     tuple[Float[np.ndarray, " point"], Float[np.ndarray, "point param"]],
 ]
 """log densities and gradients at points; -inf and NaN where the program fails"""
+RECENT = 4
+"""calls whose points are remembered"""
 MOST = 4096
 """programs on other data that are kept"""
 
@@ -138,6 +140,8 @@ class Stan(NamedTuple):
     num_params: int
     joint: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
     """log prior plus weighted log likelihood, and its gradient, of points and their weights"""
+    prior: Callable[[np.ndarray], np.ndarray]
+    """log prior at points"""
     terms: Callable[[np.ndarray], np.ndarray]
     """log likelihood of each unit at points"""
     terms_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -162,7 +166,23 @@ def of_weights(
         value, slope = own.gradient(np.concatenate([q, weights - 1.0], axis=1))
         return _finite(value, slope[:, :size])
 
-    return Stan(program, loaded, size, joint, *_terms(weighted, own, data, outcome, size))
+    @lru_cache(RECENT)
+    def without_terms(points: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Log prior, and log likelihoods as derivatives in the weights: integrals over effects ask
+        for both at the same points."""
+        q = np.frombuffer(points).reshape(-1, size)
+        number = own.model.param_unc_num() - size
+        value, slope = own.gradient(np.concatenate([q, np.full((len(q), number), -1.0)], axis=1))
+        return value, slope[:, size:]
+
+    def prior(q: np.ndarray) -> np.ndarray:
+        return without_terms(q.tobytes())[0]
+
+    def terms(q: np.ndarray) -> np.ndarray:
+        return without_terms(q.tobytes())[1]
+
+    others = _terms_of_others(weighted, data, outcome, size)
+    return Stan(program, loaded, size, joint, prior, terms, others)
 
 
 def of_mask(
@@ -192,25 +212,33 @@ def of_mask(
             value[of_mask], slope[of_mask] = fold.gradient(q[of_mask])
         return _finite(value, slope)
 
-    return Stan(program, loaded, size, joint, *_terms(weighted, own, data, outcome, size))
+    def prior(q: np.ndarray) -> np.ndarray:
+        return joint(q, np.zeros((len(q), number)))[0]
+
+    number, others = (
+        own.model.param_unc_num() - size,
+        _terms_of_others(weighted, data, outcome, size),
+    )
+    return Stan(program, loaded, size, joint, prior, partial(_terms, own, size), others)
 
 
-def _terms(
-    weighted: Compiled, own: Loaded, data: Mapping[str, Any], outcome: str, size: int
-) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
-    """Log likelihoods as derivatives in the weights: for the outcomes in the data, and others."""
+def _terms(loaded: Loaded, size: int, q: np.ndarray) -> np.ndarray:
+    """Log likelihoods as derivatives in the weights."""
+    number = loaded.model.param_unc_num() - size
+    return loaded.gradient(np.concatenate([q, np.zeros((len(q), number))], axis=1))[1][:, size:]
+
+
+def _terms_of_others(
+    weighted: Compiled, data: Mapping[str, Any], outcome: str, size: int
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Log likelihoods of other outcomes than the data have."""
     changed, y = _changed(weighted, data, outcome), np.asarray(data[outcome])
-
-    def of(loaded: Loaded, q: np.ndarray) -> np.ndarray:
-        number = loaded.model.param_unc_num() - size
-        _, slope = loaded.gradient(np.concatenate([q, np.zeros((len(q), number))], axis=1))
-        return slope[:, size:]
 
     def of_others(q: np.ndarray, others: np.ndarray) -> np.ndarray:
         each = (changed(one.astype(y.dtype).tobytes()) for one in others)
-        return np.concatenate([of(one, point[None]) for one, point in zip(each, q)])
+        return np.concatenate([_terms(one, size, point[None]) for one, point in zip(each, q)])
 
-    return partial(of, own), of_others
+    return of_others
 
 
 def _finite(value: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
