@@ -559,3 +559,22 @@ def agree(ours, theirs):
     z = np.abs(elpd[0] - elpd[1]) / np.hypot(*mcse)
     assert z.max() < z_limit(len(z), df=20)
     assert abs(ours.elpd - theirs.elpd) < z_limit(df=20) * np.hypot(ours.mcse, theirs.mcse)
+
+
+def test_held_out_data_are_appended():
+    """A test set that was never part of the data, against the closed form, with and without N."""
+    some = np.arange(20) < 16
+    known = {name: x[some] for name, x in CONJUGATE.items()} | {"N": 16, "J": 6}
+    new = {name: x[~some] for name, x in CONJUGATE.items()}
+    model = pcv.from_stan(file("conjugate"), known, "y")
+    result = pcv.score(model, new, progress=False)
+    exact = exact_conjugate([np.flatnonzero(~some)])[0]
+    joint = result.diagnostics["joint_elpd"].item(), result.diagnostics["joint_mcse"].item()
+    assert abs(joint[0] - exact) < z_limit(df=15) * joint[1]
+
+
+def test_missing_values_are_refused():
+    y = CONJUGATE["y"].copy()
+    y[3] = np.nan
+    with pytest.raises(PcvError, match=r"'y' is missing at \[3\], 1 in all"):
+        pcv.from_stan(file("conjugate"), {**CONJUGATE, "y": y}, "y")

@@ -15,7 +15,7 @@ from pcv.base.errors import PcvError, kind_of, nearest
 from pcv.models.frontends.rows import Layout, observations
 from pcv.models.frontends.stan import calls
 from pcv.models.frontends.stan.check import check_terms
-from pcv.models.frontends.stan.data import as_named, of_program
+from pcv.models.frontends.stan.data import as_named, of_program, without_sizes
 from pcv.models.frontends.stan.loaded import (
     Compiled,
     Loaded,
@@ -42,6 +42,7 @@ from pcv.models.frontends.stan.program import (
 )
 from pcv.models.frontends.stan.variables import Variable, variables
 from pcv.models.model import Data, Model, Outcome, Params
+from pcv.models.observations import append_rows
 
 RADIUS = 2.0
 """how far from 0, on the unconstrained scale, chains may start"""
@@ -134,8 +135,14 @@ def from_stan(
     layouts = {outcome: Layout((dims[0],), tuple(dims[1:]), observed.shape)}
     of_rows = {outcome: observed}, layouts, (dims[0],), given, columns or {}, where
     identity = as_json({**arrays, "": [source.text, replicates, stan.loaded.model.model_info()]})
+
+    def append(new_data: Any) -> Model:
+        rows = append_rows(without_sizes(given, declared), new_data, len(y), outcome)
+        return from_stan(program, rows, outcome, replicates=replicates)
+
     model = _model(stan, y, size, outcome)._replace(
         data=observations(outcome, *of_rows),
+        append=append,
         identity=hashlib.sha256(identity.encode()).hexdigest(),
     )
     drawing = generating(known, replicates, where)

@@ -55,6 +55,13 @@ def of_program(
         for name, one in declared.items()
         if name in known
     }
+    for name, x in there.items():
+        if x.dtype.kind == "f" and np.isnan(x).any():
+            place = np.argwhere(np.isnan(x))[0].tolist()
+            raise PcvError(
+                f"{where}: data: '{name}' is missing at {place}, {np.isnan(x).sum()} in all; Stan "
+                "has no missing values: drop these rows, or make them parameters of the program"
+            )
     lacking = [name for name in declared if name not in there]
     sizes = {name: _size(name, declared, there) for name in lacking}
     for name in lacking:
@@ -62,6 +69,18 @@ def of_program(
             hint = nearest(name, known, f"they have {', '.join(known) or 'none'}")
             raise PcvError(f"{where}: the program declares '{name}', which the data lack; {hint}")
     return there | {name: np.array(size) for name, size in sizes.items()}
+
+
+def without_sizes(
+    known: Mapping[str, np.ndarray], declared: Mapping[str, Declared]
+) -> dict[str, np.ndarray]:
+    """The data without whole numbers that follow from the others: further rows change them."""
+    there = {name: x for name, x in known.items() if name in declared}
+    return {
+        name: x
+        for name, x in known.items()
+        if name not in declared or x.ndim or _size(name, declared, there) != x
+    }
 
 
 def _size(
