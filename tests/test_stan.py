@@ -224,7 +224,7 @@ TOSSES = {"y": np.array([0, 1, 1])}
             "y",
             "no 'log_lik' in generated quantities; add gen",
         ),
-        (COIN, TOSSES, "x", "outcome 'x' is no variable of its data; the program has y"),
+        (COIN, TOSSES, "x", "outcome 'x' is no variable of its data block; it declares y"),
         (COIN, {"y": np.array([0.5, 1])}, "y", r"'y' is declared as int, and has 0.5 at \[0\]"),
         (COIN, {"y": np.array([0, 2])}, "y", "the data do not fit the program: .* 2"),
         (
@@ -578,3 +578,134 @@ def test_missing_values_are_refused():
     y[3] = np.nan
     with pytest.raises(PcvError, match=r"'y' is missing at \[3\], 1 in all"):
         pcv.from_stan(file("conjugate"), {**CONJUGATE, "y": y}, "y")
+
+
+LINE = """
+data { int N; vector[N] x; vector[N] y; }
+transformed data { vector[N] xc = x - mean(x); }
+parameters { real a; real b; real<lower=0> s; }
+model { a ~ normal(0, 5); b ~ normal(0, 5); s ~ normal(0, 3); MODEL }
+generated quantities { GENERATED }
+"""
+SEEN = {"x": X[:24], "y": 1 + 0.5 * X[:24] + 0.3 * RNG.normal(size=24)}
+ALL_TERMS = "for (n in 1:N) log_lik[n] = normal_lpdf(y[n] | a + b * xc[n], s);"
+VECTORS = "y ~ normal(a + b * xc, s);"
+
+
+def line(model, generated, data=SEEN, outcome="y", **options):
+    program = LINE.replace("MODEL", model).replace("GENERATED", generated)
+    return pcv.from_stan(program, data, outcome, **options)
+
+
+class TestWaysOfWriting:
+    """Programs as others write them, on one regression."""
+
+    @pytest.mark.parametrize(
+        "generated",
+        [
+            "vector[N] log_lik, y_rep; for (n in 1:N) { log_lik[n] = normal_lpdf(y[n] | a + b * "
+            "xc[n], s); y_rep[n] = normal_rng(a + b * xc[n], s); }",
+            "vector[N] log_lik; vector[N] y_rep; for (n in 1:N) { real m = normal_rng(a, s); "
+            "y_rep[n] = m; } for (n in 1:N) { real m = a + b * xc[n]; log_lik[n] = "
+            "normal_lpdf(y[n] | m, s); }",
+            f"vector[N] log_lik; vector[N] y_rep; {ALL_TERMS} for (n in 1:N) while (1) {{ y_rep[n]"
+            " = normal_rng(a, s); if (y_rep[n] > -100) break; }",
+            "vector[N] log_lik; for (n in 1:N) { log_lik[n] = normal_lpdf(y[n] | a + b * xc[n], s);"
+            ' print("log_lik[", n, "] = ", log_lik[n]); }',
+            "vector[N] log_lik; int n = 0; while (1) { n += 1; if (n > N) break; log_lik[n] = "
+            "normal_lpdf(y[n] | a + b * xc[n], s); }",
+        ],
+    )
+    def test_generated_quantities(self, generated, capfd):
+        model, plain = (line(VECTORS, x) for x in (generated, f"vector[N] log_lik; {ALL_TERMS}"))
+        params = model.init(jax.random.key(0))
+        assert np.allclose(model.log_lik(params, {}), plain.log_lik(params, {}))
+        assert "log_lik[" not in capfd.readouterr().out
+
+    def test_terms_among_transformed_parameters(self):
+        program = LINE.replace(
+            "model {", f"transformed parameters {{ vector[N] log_lik; {ALL_TERMS} }}\nmodel {{"
+        )
+        program = program.replace("MODEL", "target += sum(log_lik);").replace("GENERATED", "")
+        model, plain = (
+            pcv.from_stan(program, SEEN, "y"),
+            line(VECTORS, f"vector[N] log_lik; {ALL_TERMS}"),
+        )
+        params = model.init(jax.random.key(0))
+        assert np.allclose(model.log_lik(params, {}), plain.log_lik(params, {}))
+
+    @pytest.mark.parametrize(
+        ("model", "terms", "scale"),
+        [
+            (VECTORS, ALL_TERMS.replace(", s);", ", s) + log(s);"), 1),
+            ("for (n in 1:N) y[n] ~ normal(a + b * xc[n], s) T[0,];", ALL_TERMS, 1),
+            (VECTORS, ALL_TERMS.replace(", s);", ", s) + log(s);"), 1000),
+        ],
+    )
+    def test_missing_terms_without_the_outcome_are_caught(self, model, terms, scale):
+        data = {**SEEN, "y": scale * np.abs(SEEN["y"])}
+        with pytest.raises(PcvError, match="lacks a term, or has one too many: with its row"):
+            line(model, f"vector[N] log_lik; {terms}", data)
+
+    def test_what_cannot_be_compared_is_said(self):
+        only = "y ~ normal(a + b * xc, s);"
+        reject = LINE.replace(
+            "parameters {", 'transformed data { if (N < 24) reject("few"); }\nparameters {', 1
+        ).replace("transformed data { vector[N] xc = x - mean(x); }", "")
+        program = reject.replace("MODEL", only).replace(
+            "GENERATED", f"vector[N] log_lik; {ALL_TERMS}"
+        )
+        program = program.replace("xc[n]", "x[n]").replace("xc", "x")
+        (note,) = pcv.from_stan(program, SEEN, "y").notes
+        assert "rows of the data cannot be left out" in note
+
+
+class TestData:
+    @pytest.mark.parametrize(
+        "y", [pd.Series([0, 3, 10, 2], dtype=object), np.array(["0", "3", "10", "2"])]
+    )
+    def test_numbers_as_text_are_numbers(self, y):
+        program = COIN.replace("<lower=0, upper=1> y", " y").replace("bernoulli", "poisson")
+        program = program.replace(", upper=1> p", "> p")
+        given = (pcv.from_stan(program, {"y": x}, "y") for x in (y, np.array([0, 3, 10, 2])))
+        one, other = (model.log_lik({"p": jnp.zeros(())}, {}) for model in given)
+        assert np.array_equal(one, other)
+
+    def test_ordered_categories_keep_their_order(self):
+        labels = np.array(["low", "medium", "high"])[np.arange(60) % 3]
+        order = pd.Categorical(labels, ["low", "medium", "high"], ordered=True)
+        data = {"x": X, "K": 3}
+        one = pcv.from_stan(file("ordered"), {**data, "y": order}, "y")
+        other = pcv.from_stan(file("ordered"), {**data, "y": np.arange(60) % 3 + 1}, "y")
+        params = one.init(jax.random.key(0))
+        assert np.array_equal(one.log_lik(params, {}), other.log_lik(params, {}))
+        with pytest.raises(PcvError, match="'y' holds 'low', which is not a number"):
+            pcv.from_stan(file("ordered"), {**data, "y": labels}, "y")
+
+    def test_an_outcome_is_what_the_program_declares(self):
+        whole = {**SEEN, "y": np.round(SEEN["y"]).astype(int)}
+        model = line(VECTORS, f"vector[N] log_lik; {ALL_TERMS}", whole)
+        assert not model.outcome.discrete
+        params = model.init(jax.random.key(0))
+        moved = model.log_lik(params, {"y": jnp.asarray(whole["y"] + 0.7)})
+        other = line(VECTORS, f"vector[N] log_lik; {ALL_TERMS}", {**whole, "y": whole["y"] + 0.7})
+        assert np.allclose(moved, other.log_lik(params, {}))
+
+    def test_replicates_have_the_shape_of_the_outcome(self):
+        drawn = "array[3] real y_rep = normal_rng(rep_vector(a, 3), s); vector[N] log_lik;"
+        model = line(VECTORS, f"{drawn} {ALL_TERMS}")
+        assert model.predict is None
+        assert "it is taken for something else" in model.notes[-1]
+        assert line(VECTORS, f"{drawn} {ALL_TERMS}", replicates=None).notes == []
+
+    def test_a_mask_of_ones_own_is_refused(self):
+        data = {**DATA_OF["held_out"][0], "holdout": np.arange(60) % 2}
+        with pytest.raises(PcvError, match="'holdout' leaves units out, or is no mask"):
+            pcv.from_stan(file("held_out"), data, "y")
+
+
+def test_single_precision():
+    model = line(VECTORS, f"vector[N] log_lik; {ALL_TERMS}")
+    cv = pcv.cross_validate(model, pcv.kfold(24, 4), precision="float32", **SHORT)
+    other = pcv.cross_validate(model, pcv.kfold(24, 4), **SHORT)
+    assert abs(cv.elpd - other.elpd) < z_limit(df=15) * np.hypot(cv.mcse, other.mcse)

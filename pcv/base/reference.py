@@ -84,7 +84,7 @@ def sources(reference: str) -> list[Path]:
     found = [source(reference)]
     if is_program(reference):
         for file in found:
-            found += [path for path in _included(file) if path not in found]
+            found += [path for path in _included(file, found[0].parent) if path not in found]
         return found
     if _split(reference)[0].endswith(".py"):
         for file in found:
@@ -92,12 +92,11 @@ def sources(reference: str) -> list[Path]:
     return found
 
 
-def _included(file: Path) -> Iterator[Path]:
-    """Files that a program includes."""
+def _included(file: Path, folder: Path) -> Iterator[Path]:
+    """Files that a file of a program includes, beside it or in the program's folder."""
     for names in INCLUDE.findall(file.read_text(encoding="utf-8", errors="replace")):
-        path = file.parent / next(filter(None, names))
-        if path.is_file():
-            yield path
+        name = next(filter(None, names)).lstrip("/")
+        yield from {path for path in (file.parent / name, folder / name) if path.is_file()}
 
 
 def _imported(file: Path, folder: Path) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from pcv.base.errors import PcvError, kind_of, nearest
 from pcv.models.frontends.rows import Layout, observations
 from pcv.models.frontends.stan import calls
 from pcv.models.frontends.stan.check import check_terms
-from pcv.models.frontends.stan.data import as_named, of_program, without_sizes
+from pcv.models.frontends.stan.data import as_named, numbered, of_program, without_sizes
 from pcv.models.frontends.stan.loaded import (
     Compiled,
     Loaded,
@@ -33,13 +33,11 @@ from pcv.models.frontends.stan.program import (
     Declared,
     blocks,
     data_of,
-    generating,
     mask_of,
-    random_in,
     read,
     uncommented,
-    weighted,
 )
+from pcv.models.frontends.stan.rewriting import generating, random_in, weighted
 from pcv.models.frontends.stan.variables import Variable, variables
 from pcv.models.model import Data, Model, Outcome, Params
 from pcv.models.observations import append_rows
@@ -68,7 +66,7 @@ def from_stan(
     data: Any = None,
     outcome: str = "",
     *,
-    replicates: str = REPLICATES,
+    replicates: str | None = REPLICATES,
     columns: Mapping[str, Any] | None = None,
 ) -> Model:
     r"""A Stan program on its data, for cross-validation.
@@ -90,7 +88,7 @@ def from_stan(
             1. None: those of the StanModel.
         outcome: the variable that is predicted, with an element for each term of `log_lik`; of
             more elements the last count.
-        replicates: generated quantity that redraws the outcome, for predictions.
+        replicates: generated quantity that redraws the outcome, for predictions; None: none.
         columns: further columns of the data, one value per unit, that folds can name.
 
     Raises:
@@ -117,7 +115,7 @@ def from_stan(
     mask = mask_of(declared)
     arrays = _arrays(declared, given, outcome, mask, where)
     base = source.compiled(_with_terms(known, where), where)
-    size = _number_of_terms(base(arrays).model.param_names(include_gq=True), where)
+    size = _number_of_terms(base(arrays).model.param_names(include_tp=True, include_gq=True), where)
     y = arrays[outcome]
     if y.ndim == 0 or len(y) < size:
         raise PcvError(
@@ -129,7 +127,7 @@ def from_stan(
     stan = build(arrays)
     if not stan.num_params:
         raise PcvError(f"{where}: it has no parameters; there is nothing to sample")
-    check_terms(build, stan, arrays, outcome, size, where)
+    notes = check_terms(build, stan, arrays, outcome, size, where)
     observed = y[len(y) - size :]
     dims = [f"{outcome}_dim_{axis}" for axis in range(y.ndim)]
     layouts = {outcome: Layout((dims[0],), tuple(dims[1:]), observed.shape)}
@@ -137,21 +135,22 @@ def from_stan(
     identity = as_json({**arrays, "": [source.text, replicates, stan.loaded.model.model_info()]})
 
     def append(new_data: Any) -> Model:
-        rows = append_rows(without_sizes(given, declared), new_data, len(y), outcome)
+        rows = append_rows(without_sizes(given, declared, outcome), new_data, len(y), outcome)
         return from_stan(program, rows, outcome, replicates=replicates)
 
     model = _model(stan, y, size, outcome)._replace(
         data=observations(outcome, *of_rows),
         append=append,
+        notes=[*numbered(given, declared), *notes],
         identity=hashlib.sha256(identity.encode()).hexdigest(),
     )
-    drawing = generating(known, replicates, where)
+    drawing = None if replicates is None else generating(known, replicates, where)
     if drawing is None:
-        if replicates == REPLICATES:
+        if replicates in (None, REPLICATES):
             return model
         raise PcvError(f"{where}: replicates '{replicates}' is no generated quantity of it")
     drawn = source.compiled(drawing, where)(arrays)
-    return _with_replicates(model, drawn, replicates, observed.size, where)
+    return _with_replicates(model, drawn, str(replicates), observed.shape, where)
 
 
 def _arrays(
@@ -162,12 +161,22 @@ def _arrays(
     where: str,
 ) -> dict[str, np.ndarray]:
     """The program's data, which train on all units."""
-    if outcome not in declared or outcome not in given:
-        there = [name for name, x in given.items() if name in declared and x.ndim]
-        hint = nearest(outcome, there, f"the program has {', '.join(there) or 'none'}")
-        raise PcvError(f"{where}: outcome '{outcome}' is no variable of its data; {hint}")
-    masks = {} if mask is None else {mask: np.full(len(given[outcome]), int(MASKS[mask]))}
-    return of_program({**given, **masks}, declared, where)
+    if outcome not in declared:
+        there = [name for name, one in declared.items() if one.arrays or one.sizes]
+        hint = nearest(outcome, there, f"it declares {', '.join(there) or 'none'}")
+        raise PcvError(f"{where}: outcome '{outcome}' is no variable of its data block; {hint}")
+    if outcome not in given:
+        raise PcvError(f"{where}: the outcome '{outcome}' is not in the data")
+    if mask is None:
+        return of_program(given, declared, outcome, where)
+    whole = np.full(len(given[outcome]), int(MASKS[mask]))
+    known = given.get(mask, whole)
+    if not np.array_equal(known, np.full(np.shape(known), int(MASKS[mask]))):
+        raise PcvError(
+            f"{where}: data: '{mask}' leaves units out, or is no mask; pcv sets it for each fold: "
+            "leave it out of the data, and drop rows that no fold is to use"
+        )
+    return of_program({**given, mask: known}, declared, outcome, where)
 
 
 def _with_terms(known: Mapping[str, str], where: str) -> str:
@@ -264,7 +273,9 @@ def _model(stan: Stan, y: np.ndarray, size: int, outcome: str) -> Model:
 
 def _equal(x: Any, y: np.ndarray) -> bool:
     """Whether an outcome is known to be that of the data."""
-    return not isinstance(x, jax.core.Tracer) and np.array_equal(np.ravel(x), np.ravel(y))
+    if isinstance(x, jax.core.Tracer):
+        return False
+    return np.array_equal(np.ravel(x), np.ravel(y).astype(np.asarray(x).dtype))
 
 
 def _variables(
@@ -307,7 +318,9 @@ def _flat(unconstrained: Iterable[str], params: Params) -> Array:
     return jnp.concatenate([jnp.ravel(params[name]) for name in unconstrained])
 
 
-def _with_replicates(model: Model, drawn: Loaded, name: str, size: int, where: str) -> Model:
+def _with_replicates(
+    model: Model, drawn: Loaded, name: str, shape: tuple[int, ...], where: str
+) -> Model:
     """The model with replicates of its outcome, by a generated quantity."""
     program = drawn.model
     unconstrained = variables(program.param_unc_names())
@@ -315,12 +328,14 @@ def _with_replicates(model: Model, drawn: Loaded, name: str, size: int, where: s
     total = program.param_num(include_tp=True, include_gq=True)
     if one is None:
         note = f"{program.model_info().split()[0]} cannot draw its '{name}': it has no predictions"
-        return model._replace(notes=[note])
-    if int(np.prod(one.shape)) != size:
-        raise PcvError(
-            f"{where}: replicates '{name}' has shape {one.shape}; it needs a value for each of the "
-            f"{size} of the outcome"
-        )
+        return model._replace(notes=[*model.notes, note])
+    size = int(np.prod(shape))
+    if one.shape != shape:
+        said = f"'{name}' has shape {one.shape}, and scored outcomes have {shape}"
+        if name == REPLICATES:
+            note = f"{said}: it is taken for something else, and there are no predictions"
+            return model._replace(notes=[*model.notes, note])
+        raise PcvError(f"{where}: replicates {said}; they need a value for each")
 
     def replicated(q: np.ndarray, seeds: np.ndarray) -> list[np.ndarray]:
         options = {"include_tp": True, "include_gq": True}

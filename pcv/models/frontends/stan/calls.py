@@ -47,7 +47,8 @@ def call(
         lead = arrays[0].shape[: arrays[0].ndim - dims[0]]
         flat = [x.reshape(-1, *x.shape[x.ndim - dim :]) for x, dim in zip(arrays, dims)]
         made = function(*(x.astype(np.float64) for x in flat))
-        shaped = [np.asarray(x, dtype).reshape((*lead, *of)) for x, of in zip(made, shapes)]
+        with np.errstate(over="ignore"):  # beyond single precision
+            shaped = [np.asarray(x, dtype).reshape((*lead, *of)) for x, of in zip(made, shapes)]
         if not wide:
             return shaped
         return [np.ascontiguousarray(x[..., None]).view(np.uint32) for x in shaped]

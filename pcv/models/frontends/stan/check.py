@@ -5,40 +5,56 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.optimize import minimize
 
 from pcv.base.errors import PcvError
 from pcv.models.frontends.stan.loaded import Stan, log_lik
 
-POINTS, TRIED, RADIUS = 4, 200, 1.0
-"""points at which densities are compared, most that are tried, and how far from 0 they lie"""
+POINTS, TRIED, RADII = 4, 50, (1.0, 0.3, 0.1, 3.0, 6.0)
+"""points at which densities are compared, tries at each distance from 0, and these"""
+CLIMBS, NEAR, FAR = 50, 0.1, 2
+"""steps to the mode, how far from there points lie, and how many lie about 0"""
+SOLVED = 1e-3
+"""relative error tolerated where rows are left out: solvers of equations then take other steps"""
 HALVES, SINGLE = 4, 3
 """random halves of the units, and single ones, whose outcomes are changed"""
-TOLERANCE, ROUNDING, SLOPE = 1e-6, 1e4, 1e-4
+TOLERANCE, ROUNDING, SLOPE = 1e-9, 1e4, 1e-4
 """relative errors tolerated in changes and gradients, and units of rounding error"""
 
 
 def points(stan: Stan, num_units: int, where: str) -> Float[np.ndarray, "point param"]:
-    """Points at which the density and its terms are finite.
+    """Points at which the density and its terms are finite: some near 0, and some about the mode,
+    where no large numbers hide small ones.
 
     Raises:
         PcvError: there are none.
     """
-    rng = np.random.default_rng(0)
-    tried = rng.uniform(-RADIUS, RADIUS, (TRIED, stan.num_params))
-    tried *= np.linspace(1.0, 0.1, TRIED)[:, None]
-    usable = tried[:0]
-    for some in np.array_split(tried, TRIED // 20):
-        value, _ = stan.joint(some, np.ones((len(some), num_units)))
+    rng, ones = np.random.default_rng(0), np.ones(num_units)
+    usable = np.empty((0, stan.num_params))
+    for radius in RADII:
+        some = rng.uniform(-radius, radius, (TRIED, stan.num_params))
+        value, _ = stan.joint(some, np.tile(ones, (TRIED, 1)))
         whole = np.isfinite(value) & np.isfinite(stan.terms(some)).all(1)
-        usable = np.concatenate([usable, some[whole]])[:POINTS]
-        if len(usable) == POINTS:
-            return usable
-    if len(usable) > 1:
-        return usable
-    raise PcvError(
-        f"{where}: its log density or log_lik is not finite at {TRIED} points near 0 on the "
-        "unconstrained scale; check the data, and the support of the parameters"
-    )
+        usable = np.concatenate([usable, some[whole]])
+        if len(usable) >= POINTS:
+            break
+    if len(usable) < 2:
+        raise PcvError(
+            f"{where}: its log density or log_lik is not finite at {TRIED * len(RADII)} points "
+            "about 0 on the unconstrained scale; check the data, and the support of the parameters"
+        )
+
+    def uphill(x: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = stan.joint(x[None], ones[None])
+        return (
+            (-float(value[0]), -slope[0]) if np.isfinite(value[0]) else (np.inf, np.zeros_like(x))
+        )
+
+    climbed = minimize(uphill, usable[0], jac=True, method="L-BFGS-B", options={"maxiter": CLIMBS})
+    near = climbed.x + NEAR * rng.normal(size=(TRIED, stan.num_params))
+    near = near[np.isfinite(stan.joint(near, np.tile(ones, (TRIED, 1)))[0])]
+    near = near[np.isfinite(stan.terms(near)).all(1)]
+    return np.concatenate([near[:POINTS], usable[:FAR]])
 
 
 class Values(NamedTuple):
@@ -73,6 +89,14 @@ class Subject(NamedTuple):
         return self.before.terms.shape[1]
 
 
+class Look(NamedTuple):
+    """What a change of some outcomes shows."""
+
+    fault: str = ""
+    moved: bool = False
+    """whether density or terms change"""
+
+
 def check_terms(
     build: Callable[[Mapping[str, Any]], Stan],
     stan: Stan,
@@ -80,13 +104,13 @@ def check_terms(
     outcome: str,
     num_units: int,
     where: str,
-) -> None:
+) -> list[str]:
     """Check that a change of outcomes changes the density by the change of their units' terms.
 
     Densities are known up to constants that do not depend on the parameters, so that changes are
     compared between points. Outcomes of all units are changed, of random halves, and of single
-    ones; a half that fails is halved until the unit is known. Where a program counts its rows, the
-    last unit is also left out, which must take its term from the density.
+    ones; a half that fails is halved until the unit is known. Where a program counts its rows, some
+    are left out, too, which must take their terms from the density.
 
     Args:
         build: the program on other data.
@@ -95,6 +119,9 @@ def check_terms(
         outcome: which of them is predicted; units are its last `num_units` elements.
         num_units: number of terms.
         where: the program, for messages.
+
+    Returns:
+        What could not be checked, in a line each.
 
     Raises:
         PcvError: naming a unit, and both changes; or the gradient is not the slope.
@@ -105,14 +132,39 @@ def check_terms(
     every = np.arange(num_units)
     halves = np.random.default_rng(2).random((HALVES, num_units)) < 0.5
     ends = np.unique(np.linspace(0, num_units - 1, SINGLE).astype(int))
-    for units in [every, *(every[half] for half in halves), *ends[:, None]]:
-        while fault := _fault(subject, units):
-            if len(units) == 1:
-                raise PcvError(f"{where}: {fault}")
-            first, second = np.array_split(units, 2)
-            units = first if _fault(subject, first) else second
-    _check_removal(subject)
+    looks = [
+        _traced(subject, units)
+        for units in [every, *(every[half] for half in halves if half.any()), *ends[:, None]]
+    ]
     _check_slope(stan, at[0], num_units, where)
+    seen, rows = [look for look in looks if look is not None], _check_removal(subject)
+    notes = []
+    if not any(look.moved for look in seen):
+        if seen and not stan.masked and np.unique(data[outcome]).size > 1:
+            raise PcvError(
+                f"{where}: other values of '{outcome}' change neither the density nor log_lik; "
+                "name what the program predicts as outcome"
+            )
+        notes.append(f"log_lik could not be compared with the density at other values of {outcome}")
+    if not rows:
+        notes.append(
+            "terms of log_lik without the outcome, such as normalisers, could not be compared with "
+            "the density: rows of the data cannot be left out"
+        )
+    return notes
+
+
+def _traced(subject: Subject, units: Int[np.ndarray, " unit"]) -> Look | None:
+    """Look at a change of some outcomes, and of fewer ones until a faulty unit is known."""
+    first = look = _look(subject, units)
+    while look is not None and look.fault:
+        if len(units) == 1:
+            raise PcvError(f"{subject.where}: {look.fault}")
+        one, other = np.array_split(units, 2)
+        look, units = _look(subject, one), one
+        if look is None or not look.fault:
+            look, units = _look(subject, other), other
+    return first
 
 
 def _others(y: np.ndarray, sign: int) -> Int[np.ndarray, " row"]:
@@ -125,8 +177,9 @@ def _others(y: np.ndarray, sign: int) -> Int[np.ndarray, " row"]:
     return row_of[np.where(of_row + 1 < len(each), of_row + 1, of_row - 1)]
 
 
-def _fault(subject: Subject, units: Int[np.ndarray, " unit"]) -> str:
-    """What is wrong where some units have other outcomes, or nothing."""
+def _look(subject: Subject, units: Int[np.ndarray, " unit"]) -> Look | None:
+    """Compare density and terms where some units have other outcomes; None: the program takes
+    no others."""
     y = np.asarray(subject.data[subject.outcome])
     rows = len(y) - subject.num_units + units
     for sign in (1, -1):
@@ -140,9 +193,10 @@ def _fault(subject: Subject, units: Int[np.ndarray, " unit"]) -> str:
         if np.isfinite(after.density).all() and np.isfinite(after.terms).all():
             what = f"{subject.outcome}[{rows[0] + 1}] is {_said(other[rows[0]])} in place of "
             what += _said(y[rows[0]])
+            moved = bool((after.terms != subject.before.terms).any())
             told = _compared(subject.before, after, units, what)
-            return told or _of_fold(subject, changed, after, units)
-    return ""
+            return Look(told or _of_fold(subject, changed, after, units), moved)
+    return None
 
 
 def _compared(before: Values, after: Values, units: np.ndarray, what: str) -> str:
@@ -150,11 +204,6 @@ def _compared(before: Values, after: Values, units: np.ndarray, what: str) -> st
     change = after.terms - before.terms
     of_density, of_terms = after.density - before.density, change.sum(1)
     unit, whole = units[0] + 1, before.density
-    if not change.any() and not _differ(of_density, np.zeros_like(of_density), whole):
-        return (
-            f"where {what}, neither the density nor log_lik of unit {unit} changes; name what the "
-            "program predicts as outcome"
-        )
     if _differ(of_density, of_terms, whole):
         worst = np.argmax(np.abs((of_density - of_terms) - (of_density - of_terms)[0]))
         ours, terms = (f"{x[worst] - x[0]:.6g}" for x in (of_density, of_terms))
@@ -163,11 +212,15 @@ def _compared(before: Values, after: Values, units: np.ndarray, what: str) -> st
             f"density changes by {ours} more at one point than at another, log_lik by {terms}; "
             "check its index and its terms, and let no prior depend on the outcome"
         )
-    if not change[:, units].any(0).all():
-        unlike = int(np.flatnonzero(change.any(0))[0])
+    others = np.full(change.shape[1], True)
+    others[units] = False
+    unlike = np.flatnonzero(change.any(0) & others)
+    if unlike.size and not change[:, units].any(0).all():
+        none = " (it is 0: of an outcome that has no term, declare none)"
         return (
             f"log_lik of unit {unit} is of another unit: where {what}, log_lik of unit "
-            f"{unlike + 1} changes by {change[0, unlike]:.6g}, its own by 0; check its index"
+            f"{unlike[0] + 1} changes by {change[0, unlike[0]]:.6g}, its own by 0; check its index"
+            f"{none * (not before.terms[:, units[0]].any())}"
         )
     return ""
 
@@ -189,44 +242,58 @@ def _of_fold(subject: Subject, changed: Stan, after: Values, units: np.ndarray) 
     )
 
 
-def _differ(one: np.ndarray, other: np.ndarray, size: np.ndarray) -> bool:
+def _differ(
+    one: np.ndarray, other: np.ndarray, size: np.ndarray, tolerance: float = TOLERANCE
+) -> bool:
     """Whether changes differ by more than a constant and rounding."""
     apart = np.ptp(one - other)
     rounding = ROUNDING * np.finfo(float).eps * np.abs(size).max()
-    return bool(apart > rounding + TOLERANCE * max(np.ptp(one), np.ptp(other)))
+    return bool(apart > rounding + tolerance * max(np.ptp(one), np.ptp(other)))
 
 
-def _check_removal(subject: Subject) -> None:
-    """Compare the density without the last unit's row with its term."""
-    data, units, at = subject.data, subject.num_units, subject.at
-    rows = len(data[subject.outcome])
-    if rows != units:
-        return
-    shorter = {
-        name: x[:-1] if x.ndim and len(x) == rows else x - 1 if x.ndim == 0 and x == rows else x
-        for name, x in ((name, np.asarray(x)) for name, x in data.items())
-    }
-    try:
-        loaded = subject.stan.program(shorter)
-        if loaded.model.param_unc_num() != subject.stan.num_params:
-            return
-        density, _ = loaded.gradient(at)
-        terms = np.array([log_lik(loaded, x) for x in at])
-    except (PcvError, RuntimeError):
-        return  # rows are counted, or indexed, in another way
-    before = subject.before
-    if terms.shape[1] != units - 1 or not np.isfinite(density).all():
-        return
-    if not np.allclose(terms, before.terms[:, :-1], rtol=1e-9, atol=1e-9):
-        return  # the others depend on the row, as on a mean of all
-    change, term = before.density - density, before.terms[:, -1]
-    if _differ(change, term, before.density):
-        worst = np.argmax(np.abs((change - term) - (change - term)[0]))
-        raise PcvError(
-            f"{subject.where}: log_lik of unit {units} lacks a term, or has one too many: with its "
-            f"row, the log density is higher by {change[worst] - change[0]:.6g} more at one point "
-            f"than at another, log_lik by {term[worst] - term[0]:.6g}"
-        )
+def _check_removal(subject: Subject) -> int:
+    """Compare the density without some rows with their terms; returns how many could be left out.
+
+    Terms of other units may depend on a row, as through a mean of all: the sum of terms counts.
+    """
+    before, tried = subject.before, 0
+    rows = len(subject.data[subject.outcome])
+    for row in np.unique(np.linspace(rows - subject.num_units, rows - 1, SINGLE).astype(int)):
+        try:
+            loaded = subject.stan.program(_without(subject.data, row, rows))
+            if loaded.model.param_unc_num() != subject.stan.num_params:
+                return tried
+            density, _ = loaded.gradient(subject.at)
+            terms = np.array([log_lik(loaded, x) for x in subject.at])
+        except (PcvError, RuntimeError):
+            continue  # rows are counted, or indexed, in another way
+        if terms.shape[1] != subject.num_units - 1 or not np.isfinite(density).all():
+            continue
+        tried += 1
+        near = slice(max(len(density) - FAR, 2))  # far from the mode, large numbers hide others
+        change = (before.density - density)[near]
+        of_terms = (before.terms.sum(1) - terms.sum(1))[near]
+        if _differ(change, of_terms, before.density[near], SOLVED):
+            worst = np.argmax(np.abs((change - of_terms) - (change - of_terms)[0]))
+            raise PcvError(
+                f"{subject.where}: log_lik of unit {row - rows + subject.num_units + 1} lacks a "
+                "term, or has one too many: with its row, the log density is higher by "
+                f"{change[worst] - change[0]:.6g} more at one point than at another, log_lik by "
+                f"{of_terms[worst] - of_terms[0]:.6g}"
+            )
+    return tried
+
+
+def _without(data: Mapping[str, Any], row: int, rows: int) -> dict[str, np.ndarray]:
+    """The data without a row: arrays along the rows lose it, and their number is one less."""
+    shorter = {}
+    for name, given in data.items():
+        x = np.asarray(given)
+        for axis in [axis for axis, size in enumerate(x.shape) if size == rows]:
+            x = np.delete(x, row, axis)
+        is_number = x.ndim == 0 and x.dtype.kind in "iu" and x == rows
+        shorter[name] = x - 1 if is_number else x
+    return shorter
 
 
 def _check_slope(stan: Stan, at: np.ndarray, num_units: int, where: str) -> None:

@@ -89,7 +89,12 @@ def _loaded(make: Callable[[], Any], where: str) -> Loaded:
     try:
         model = make()
     except (RuntimeError, ValueError) as error:
-        raise PcvError(f"{where}: the data do not fit the program: {in_one_line(error)}") from error
+        said = in_one_line(error)
+        if "unsupported" in said or "mir:" in said:
+            raise PcvError(
+                f"{where}: {said}; compile it by BridgeStan, and give the bridgestan.StanModel"
+            ) from error
+        raise PcvError(f"{where}: the data do not fit the program: {said}") from error
     return Loaded(model, gradient_of(model))
 
 
@@ -146,6 +151,8 @@ class Stan(NamedTuple):
     """log likelihood of each unit at points"""
     terms_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
     """the same for other outcomes, one set for each point"""
+    masked: bool = False
+    """whether the program obeys a mask of training units"""
 
 
 def of_weights(
@@ -201,14 +208,16 @@ def of_mask(
         in_training: its value for training units.
     """
     loaded, own, changed = program(data), weighted(data), _changed(program, data, mask)
-    size = loaded.model.param_unc_num()
+    size, length = loaded.model.param_unc_num(), len(data[mask])
 
     def joint(q: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         value, slope = np.empty(len(q)), np.empty_like(q)
         masks, which = np.unique(weights > 0, axis=0, return_inverse=True)
         for i, row in enumerate(masks):
             of_mask = which.ravel() == i
-            fold = changed((row == in_training).astype(np.int64).tobytes())
+            before = np.full(length - len(row), True)  # outcomes that others are given
+            trained = np.concatenate([before, row]) == in_training
+            fold = changed(trained.astype(np.int64).tobytes())
             value[of_mask], slope[of_mask] = fold.gradient(q[of_mask])
         return _finite(value, slope)
 
@@ -219,7 +228,7 @@ def of_mask(
         own.model.param_unc_num() - size,
         _terms_of_others(weighted, data, outcome, size),
     )
-    return Stan(program, loaded, size, joint, prior, partial(_terms, own, size), others)
+    return Stan(program, loaded, size, joint, prior, partial(_terms, own, size), others, True)
 
 
 def _terms(loaded: Loaded, size: int, q: np.ndarray) -> np.ndarray:
@@ -235,7 +244,8 @@ def _terms_of_others(
     changed, y = _changed(weighted, data, outcome), np.asarray(data[outcome])
 
     def of_others(q: np.ndarray, others: np.ndarray) -> np.ndarray:
-        each = (changed(one.astype(y.dtype).tobytes()) for one in others)
+        same = others == y.astype(np.float32)  # of chains in single precision
+        each = (changed(one.astype(y.dtype).tobytes()) for one in np.where(same, y, others))
         return np.concatenate([_terms(one, size, point[None]) for one, point in zip(each, q)])
 
     return of_others

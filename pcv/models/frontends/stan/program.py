@@ -10,7 +10,7 @@ the unit's log likelihood: one compiled program serves all folds.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,12 +68,13 @@ class Statement(NamedTuple):
 
 def read(path: Path) -> str:
     """The text of a program, its included files and no comments."""
-    return uncommented(_included(path, ()))
+    return _included(path, path.parent, ())
 
 
-def _included(path: Path, outer: tuple[Path, ...]) -> str:
+def _included(path: Path, folder: Path, outer: tuple[Path, ...]) -> str:
+    """The text of a file; those that it includes lie in the program's folder, or beside it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = uncommented(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         of = f" (included by {outer[-1]})" if outer else ""
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
@@ -82,7 +83,10 @@ def _included(path: Path, outer: tuple[Path, ...]) -> str:
         raise PcvError(f"{path}: includes itself")
 
     def included(line: re.Match[str]) -> str:
-        return _included(path.parent / next(filter(None, line.groups())), (*outer, path))
+        name = next(filter(None, line.groups())).lstrip("/")
+        near = path.parent / name
+        file = near if near.is_file() else folder / name
+        return _included(file, folder, (*outer, path))
 
     return INCLUDE.sub(included, text)
 
@@ -164,15 +168,6 @@ def _statement(text: str, place: int, where: str) -> tuple[Statement, int]:
     return Statement(text[place:begin], parts), end
 
 
-def _each(some: Iterable[Statement], outer: str = "") -> Iterator[tuple[str, str]]:
-    """Simple statements, with all that they stand in."""
-    for one in some:
-        if one.parts is None:
-            yield one.text, outer
-        else:
-            yield from _each(one.parts, f"{outer} {one.text}")
-
-
 class Declared(NamedTuple):
     """The parts of a declaration."""
 
@@ -249,104 +244,9 @@ def split(text: str) -> list[str]:
     return [*parts, text[begin:].strip()]
 
 
-def _local(text: str) -> str:
-    """A statement as it may stand in a model block, where declarations have no bounds."""
-    one = declared(text)
-    if one is None or one.type == "tuple":
-        return text
-    plain, sizes = UNCONSTRAINED.get(one.type, one.type), one.sizes
-    if plain == "matrix" and len(sizes) == 1:
-        sizes = sizes * 2
-    array = f"array[{', '.join(one.arrays)}] " * bool(one.arrays)
-    return f"{array}{plain}{f'[{", ".join(sizes)}]' * bool(sizes)} {one.rest}"
-
-
-def generating(known: Mapping[str, str], name: str, where: str) -> str | None:
-    """The program whose generated quantities are what one of them depends on; None: there is no
-    such quantity."""
-    kept = _generated(known, name, where)
-    if kept is None:
-        return None
-    return _joined({**known, "generated quantities": "\n".join(_rendered(x, y) for x, y in kept)})
-
-
-def _generated(
-    known: Mapping[str, str], name: str, where: str
-) -> list[tuple[Statement, set[str]]] | None:
-    """The statements of generated quantities, and the variables that one of them depends on."""
-    tree = statements(known.get("generated quantities", ""), where)
-    simple = [(_written(text), text, outer) for text, outer in _each(tree)]
-    if not any(name in written for written, *_ in simple):
-        return None
-    needed, before = {name}, set[str]()
-    while needed != before:
-        before = set(needed)
-        for written, text, outer in simple:
-            if written & needed:
-                needed |= set(re.findall(NAME, _without_strings(f"{text} {outer}")))
-    return [(one, needed) for one in tree]
-
-
-def random_in(known: Mapping[str, str], name: str, where: str) -> str:
-    """The random numbers that a generated quantity depends on, or nothing."""
-    text = "".join(_rendered(*x) for x in _generated(known, name, where) or ())
-    random = re.search(rf"{NAME}_rng(?=\s*\()", _without_strings(text))
-    return random[0] if random else ""
-
-
-def _written(text: str) -> set[str]:
-    """The variables that a simple statement declares or assigns."""
-    if (one := declared(text)) is not None:
-        return set(names_in(one))
-    left = re.split(r"\.?[-+*/]?(?<![<>=!])=(?!=)", re.sub(r"\[[^]]*\]", "", text), maxsplit=1)
-    return set(re.findall(NAME, left[0])) if len(left) == 2 else set()
-
-
-def _without_strings(text: str) -> str:
-    return re.sub(r'"[^"\n]*"', "", text)
-
-
-def _rendered(one: Statement, needed: set[str], write: Callable[[str], str] = str) -> str:
-    """A statement without parts that write nothing needed.
-
-    Args:
-        one: the statement.
-        needed: variables.
-        write: writes a simple statement.
-    """
-    if one.parts is None:
-        flow = re.match(r"\s*(break|continue)\s*;", one.text)
-        return write(one.text) if flow or _written(one.text) & needed else ""
-    body, *other = one.parts if one.text.startswith("if") else (None,)
-    inner = one.parts if body is None else (body,)
-    texts = [_rendered(part, needed, write) for part in inner]
-    rest = "".join(_rendered(part, needed, write) for part in other)
-    if not any(texts) and not rest:
-        return ""
-    return f"{one.text} {{ {' '.join(texts)} }} {rest}"
-
-
-def weighted(known: Mapping[str, str], size: int, where: str) -> str:
-    """The program with a weight for each of `size` terms as further parameters."""
-    kept = _generated(known, TERMS, where) or ()
-    terms = "\n".join(_rendered(one, needed, _local) for one, needed in kept)
-    parts = {name: known.get(name, "") for name in BLOCKS[:-1]}
-    parts["parameters"] += f"\nvector[{size}] {WEIGHTS};"
-    parts["model"] = (
-        f"{{ {parts['model']} }}\n"
-        f"{{ {terms}\ntarget += dot_product({WEIGHTS}, to_vector({TERMS})); }}"
-    )
-    return _joined(parts)
-
-
-def _joined(parts: Mapping[str, str]) -> str:
-    """The text of a program with these blocks."""
-    return "\n".join(f"{name} {{ {parts[name]} }}" for name in BLOCKS if parts.get(name))
-
-
 def data_of(known: Mapping[str, str], where: str) -> dict[str, Declared]:
     """The variables of the data block."""
-    simple = (declared(text) for text, _ in _each(statements(known.get("data", ""), where)))
+    simple = (declared(one.text) for one in statements(known.get("data", ""), where))
     return {name: one for one in simple if one for name in names_in(one)}
 
 
