@@ -1,7 +1,9 @@
 """Stan programs as they are: what they are read as, and what folds make of them."""
 
+import json
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -709,3 +711,31 @@ def test_single_precision():
     cv = pcv.cross_validate(model, pcv.kfold(24, 4), precision="float32", **SHORT)
     other = pcv.cross_validate(model, pcv.kfold(24, 4), **SHORT)
     assert abs(cv.elpd - other.elpd) < z_limit(df=15) * np.hypot(cv.mcse, other.mcse)
+
+
+def test_a_model_of_bridgestan(tmp_path, monkeypatch):
+    """Its program is read beside its library, and compiled anew by its toolchain, here stanli's."""
+    import bridgestan
+    import stanli
+
+    real = bridgestan.StanModel
+
+    def loaded(library, data, **options):
+        if "libstanli" in str(library):
+            return real(library, data, warn=False)
+        return stanli.bridgestan_model(stan_file=library, data=data)
+
+    compiled = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(bridgestan, "compile_model", lambda x, **_: compiled.append(x) or x)
+    monkeypatch.setattr(bridgestan, "StanModel", loaded)
+    (tmp_path / "conjugate.stan").write_text(text("conjugate"))
+    data = {name: x.tolist() for name, x in CONJUGATE.items()} | {"N": 20, "J": 6}
+    library = str(tmp_path / "conjugate_model.so")
+    model = pcv.from_stan(SimpleNamespace(lib_path=library, data=json.dumps(data)), outcome="y")
+    params = model.init(jax.random.key(0))
+    assert np.allclose(model.log_lik(params, {}), model_of("conjugate").log_lik(params, {}))
+    assert len(compiled) == 3
+    (tmp_path / "conjugate.stan").unlink()
+    with pytest.raises(PcvError, match=r"conjugate\.stan, is not beside its library"):
+        pcv.from_stan(SimpleNamespace(lib_path=library, data="{}"), outcome="y")

@@ -15,7 +15,7 @@ from pcv.base.errors import PcvError, kind_of, nearest
 from pcv.models.frontends.rows import Layout, observations
 from pcv.models.frontends.stan import calls
 from pcv.models.frontends.stan.check import check_terms
-from pcv.models.frontends.stan.data import as_named, numbered, of_program, without_sizes
+from pcv.models.frontends.stan.data import as_named, of_program, without_sizes
 from pcv.models.frontends.stan.loaded import (
     Compiled,
     Loaded,
@@ -141,7 +141,7 @@ def from_stan(
     model = _model(stan, y, size, outcome)._replace(
         data=observations(outcome, *of_rows),
         append=append,
-        notes=[*numbered(given, declared), *notes],
+        notes=notes,
         identity=hashlib.sha256(identity.encode()).hexdigest(),
     )
     drawing = None if replicates is None else generating(known, replicates, where)

@@ -12,7 +12,7 @@ from pcv.base.errors import PcvError, kind_of, nearest
 from pcv.folds.columns import refuse_twice
 from pcv.models.frontends.stan.program import Declared
 
-BOUND, SHOWN = "upper=", 3
+BOUND = "upper="
 
 
 def as_named(data: Any, where: str) -> dict[str, np.ndarray]:
@@ -92,16 +92,6 @@ def of_program(
             hint = nearest(name, known, f"they have {', '.join(known) or 'none'}")
             raise PcvError(f"{where}: the program declares '{name}', which the data lack; {hint}")
     return there | {name: np.array(size) for name, size in sizes.items()}
-
-
-def numbered(known: Mapping[str, np.ndarray], declared: Mapping[str, Declared]) -> list[str]:
-    """What is said of text that is numbered, one line for each variable."""
-    lines = []
-    for name, x in known.items():
-        if name in declared and x.dtype.kind in "OSU":
-            first = ", ".join(map(str, np.unique(x.astype(str))[:SHOWN]))
-            lines.append(f"text of '{name}' is numbered from 1: {first}, …")
-    return lines
 
 
 def without_sizes(
