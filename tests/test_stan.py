@@ -200,6 +200,17 @@ def test_a_program_that_ignores_its_mask_is_caught():
         pcv.from_stan(ignoring, *DATA_OF["held_out"])
 
 
+def test_masks_may_be_vectors():
+    """Of the program that the page on CmdStan shows."""
+    growth = Path(__file__).parents[1] / "docs/howto/growth.stan"
+    model = pcv.from_stan(growth, RATS, "weight")
+    params = model.init(jax.random.key(0))
+    train = jnp.arange(30) % 5 > 0
+    whole, fold = (model.log_joint(params, x) for x in (jnp.ones(30), train.astype(float)))
+    terms = model.log_lik(params, {})
+    assert fold == pytest.approx(float(whole - terms[~train].sum()), rel=1e-9)
+
+
 def test_a_prior_that_looks_at_the_outcome_is_caught():
     looking = text(
         "rats_levels", ("mu_alpha ~ normal(250, 20)", "mu_alpha ~ normal(mean(weight), 20)")

@@ -209,6 +209,7 @@ def of_mask(
     """
     loaded, own, changed = program(data), weighted(data), _changed(program, data, mask)
     size, length = loaded.model.param_unc_num(), len(data[mask])
+    kind = np.asarray(data[mask]).dtype
 
     def joint(q: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         value, slope = np.empty(len(q)), np.empty_like(q)
@@ -217,7 +218,7 @@ def of_mask(
             of_mask = which.ravel() == i
             before = np.full(length - len(row), True)  # outcomes that others are given
             trained = np.concatenate([before, row]) == in_training
-            fold = changed(trained.astype(np.int64).tobytes())
+            fold = changed(trained.astype(kind).tobytes())
             value[of_mask], slope[of_mask] = fold.gradient(q[of_mask])
         return _finite(value, slope)
 

@@ -252,5 +252,5 @@ def data_of(known: Mapping[str, str], where: str) -> dict[str, Declared]:
 
 def mask_of(data: Mapping[str, Declared]) -> str | None:
     """The data variable that says which units the program trains on."""
-    masks = [name for name in MASKS if name in data and data[name].type == "int"]
-    return next((name for name in masks if len(data[name].arrays) == 1), None)
+    flat = [name for name, x in data.items() if len(x.arrays) + len(x.sizes) == 1]
+    return next((name for name in MASKS if name in flat), None)
