@@ -24,7 +24,7 @@ Vector = Float[Array, " param"]
 
 
 def call(
-    function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], *args: Array
+    function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], *args: Any
 ) -> list[Array]:
     """Call a function of NumPy arrays, whose leading axis is the chain, from JAX.
 

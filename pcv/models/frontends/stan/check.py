@@ -258,7 +258,8 @@ def _check_removal(subject: Subject) -> int:
     """
     before, tried = subject.before, 0
     rows = len(subject.data[subject.outcome])
-    for row in np.unique(np.linspace(rows - subject.num_units, rows - 1, SINGLE).astype(int)):
+    some = np.linspace(rows - subject.num_units, rows - 1, SINGLE).astype(int)
+    for row in np.unique(some).tolist():
         try:
             loaded = subject.stan.program(_without(subject.data, row, rows))
             if loaded.model.param_unc_num() != subject.stan.num_params:
@@ -292,7 +293,7 @@ def _without(data: Mapping[str, Any], row: int, rows: int) -> dict[str, np.ndarr
         for axis in [axis for axis, size in enumerate(x.shape) if size == rows]:
             x = np.delete(x, row, axis)
         is_number = x.ndim == 0 and x.dtype.kind in "iu" and x == rows
-        shorter[name] = x - 1 if is_number else x
+        shorter[name] = np.asarray(x - 1 if is_number else x)
     return shorter
 
 
