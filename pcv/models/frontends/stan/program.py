@@ -102,8 +102,8 @@ def uncommented(text: str) -> str:
 def blocks(text: str, where: str) -> dict[str, str]:
     """The content of each top-level block.
 
-    >>> blocks("data { int N; } model { }", "m.stan")["data"].strip()
-    'int N;'
+    >>> blocks("parameters { real x; } model { }", "m.stan")["parameters"].strip()
+    'real x;'
 
     Raises:
         PcvError: what stands there is no block, or is not closed.
