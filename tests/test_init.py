@@ -134,7 +134,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("given", "hint"),
-        [("PyMC3", "did you mean 'pymc'?"), ("stan", "there are numpyro, pymc, bambi, jax")],
+        [("PyMC3", "did you mean 'pymc'?"), ("julia", "there are numpyro, pymc, bambi, stan, jax")],
     )
     def test_unknown_front_end(self, monkeypatch, capsys, given, hint):
         assert self.refused(monkeypatch, capsys, "new", "--frontend", given) == (

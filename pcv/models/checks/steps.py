@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from pcv.compile import programs
-from pcv.models.model import Data, Model, Target, log_joint, numeric
+from pcv.models.model import Data, Model, Target, numeric
 from pcv.models.parameters import unravel_of
 
 FEW = 50
@@ -34,7 +34,9 @@ def stepwise(
 
     def total(position: Float[Array, " param"]) -> Float[Array, ""]:
         params = unravel(position)
-        return log_joint(model, params, arrays, True) - model.log_prior(params)
+        if model.log_joint is None:
+            return model.log_lik(params, arrays).sum()
+        return model.log_joint(params, jnp.ones(())) - model.log_prior(params)
 
     def level(draws: Float[Array, "draw param"]) -> Bool[Array, " param"]:
         return (jax.lax.map(jax.grad(total), draws) == 0).all(0)
