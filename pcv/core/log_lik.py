@@ -66,11 +66,11 @@ def import_fit(problem: Problem, full: Float[np.ndarray, "chain draw unit"] | No
         dims, units = ("chain", "draw", "unit"), problem.data["unit"].values
         terms = xr.Dataset({problem.outcome: (dims, full)}, index | {"unit": units})
         parts |= {"sample_stats": xr.Dataset(coords=index), "log_likelihood": storable(terms)}
-        some = evenly(len(units), CHECKED_UNITS)
-        some = some[np.ptp(full[..., some], axis=(0, 1)) > 0]
-        if some.size:
-            names = np.array([f"log_lik[{unit}]" for unit in units[some]])
-            checks = _check(full[..., some], names.tolist())
+        places = evenly(len(units), CHECKED_UNITS)
+        places = places[np.ptp(full[..., places], axis=(0, 1)) > 0]
+        if places.size:
+            names = np.array([f"log_lik[{unit}]" for unit in units[places]])
+            checks = _check(full[..., places], names.tolist())
     if problem.outcome in problem.data:
         parts["observed_data"] = storable(problem.data[[problem.outcome]].drop_attrs())
     parts["checks"] = groups.group_checks(checks, names.tolist()).assign(divergences=np.nan)
@@ -109,7 +109,7 @@ def import_warmup(
     """
     folds = problem.folds if folds is None else folds
     slots, full_draws = folds.test.shape[1], 1
-    known = samples.one_side(len(folds.id), slots)
+    variables = samples.one_side(len(folds.id), slots)
     two_sided = settings.estimator == "two_sided" and log_lik.full is not None
     if two_sided and not groups.has_few_draws(fit):
         own = _select(log_lik, problem, folds)
@@ -126,7 +126,9 @@ def import_warmup(
             "log_bridge_full": facing.bridge,
             "log_bridge_full_sq": facing.bridge_sq,
         }
-        known |= {name: (known[name][0], x) for name, x in values.items() if name in known}
+        variables |= {
+            name: (variables[name][0], x) for name, x in values.items() if name in variables
+        }
     attributes = {
         "predictive": "either",  # what the units' densities are given is up to who made them
         "integration": "",
@@ -136,7 +138,7 @@ def import_warmup(
         "log_lik_alone": 1,
         "full_draws": full_draws,
     }
-    return xr.Dataset(known, {"fold": folds.id}, attributes)
+    return xr.Dataset(variables, {"fold": folds.id}, attributes)
 
 
 def import_samples(problem: Problem, log_lik: LogLik, warmup: xr.Dataset) -> xr.Dataset:

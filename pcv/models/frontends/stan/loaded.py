@@ -225,10 +225,8 @@ def of_mask(
     def prior(q: np.ndarray) -> np.ndarray:
         return joint(q, np.zeros((len(q), number)))[0]
 
-    number, others = (
-        own.model.param_unc_num() - size,
-        _terms_of_others(weighted, data, outcome, size),
-    )
+    number = own.model.param_unc_num() - size
+    others = _terms_of_others(weighted, data, outcome, size)
     return Stan(program, loaded, size, joint, prior, partial(_terms, own, size), others, True)
 
 
